@@ -1,0 +1,24 @@
+# Each file of src/cpu/isa is compiled for one instruction set and exports one table; which one runs is
+# decided at run time. A set that the target or compiler lacks is simply not built.
+function(heed_add_instruction_sets target)
+  set(sets portable)
+  if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64|amd64")
+    list(APPEND sets avx2 avx512 avx512bf16)
+  elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "aarch64|arm64")
+    list(APPEND sets neon)
+  endif()
+  set(flags_portable "")
+  set(flags_neon "")
+  set(flags_avx2 -mavx2 -mfma -mf16c)
+  set(flags_avx512 ${flags_avx2} -mavx512f -mavx512bw -mavx512dq -mavx512vl -mprefer-vector-width=512)
+  set(flags_avx512bf16 ${flags_avx512} -mavx512bf16)
+  foreach(set ${sets})
+    set(source ${PROJECT_SOURCE_DIR}/src/cpu/isa/${set}.cc)
+    target_sources(${target} PRIVATE ${source})
+    # Contraction: one rounding for a*b + c, as the hardware does it. -O3 in every build type but Debug's own.
+    set_source_files_properties(${source} PROPERTIES COMPILE_OPTIONS
+      "${flags_${set}};-ffp-contract=fast;-fno-math-errno;-fno-trapping-math;$<$<NOT:$<CONFIG:Debug>>:-O3>")
+    string(TOUPPER ${set} upper)
+    target_compile_definitions(${target} PRIVATE HEED_HAS_${upper})
+  endforeach()
+endfunction()

@@ -1,0 +1,45 @@
+#pragma once
+/// Looking inside attention without a T x S matrix: memory is proportional to what is asked for.
+/// The weights are those of step 5 in <heed/attention.h>, before dropout.
+
+#include <cstdint>
+#include <vector>
+
+#include <heed/attention.h>
+
+namespace heed {
+
+/// Which batch entries, query heads and rows; an empty list means all of them.
+struct AttentionSelection {
+    std::vector<std::int64_t> batches;
+    std::vector<std::int64_t> heads;
+    std::vector<std::int64_t> rows;
+};
+
+/// weights [chosen batches, chosen heads, chosen rows, S] (f32 or f64) of q [B,H,T,D] over k [B,G,S,D].
+/// Packed sequences are not accepted here: ask for one sequence at a time.
+HEED_API void attention_weights(Context& context, const View& q, const View& k, const MutableView& weights,
+                                const AttentionSelection& selection = {}, const AttentionOptions& options = {});
+
+/// What to measure: one number a row, each view [B,H,T] and optional; f32 or f64, `argmax` i64.
+struct AttentionStatistics {
+    MutableView entropy;      ///< -sum_j w ln w, in nats, over the keys (a sink's share is not counted)
+    MutableView max_weight;   ///< largest weight
+    MutableView argmax;       ///< the key that has it, the first of equals; -1 for a row that sees nothing
+    MutableView window_mass;  ///< sum of weights with p_i - left <= p_j <= p_i + right, `window` below
+    MutableView first_mass;   ///< weight of key 0
+    Window window{.left = 0, .right = 0};
+};
+
+HEED_API void attention_statistics(Context& context, const View& q, const View& k,
+                                   const AttentionStatistics& statistics, const AttentionOptions& options = {});
+
+enum class Pooling : std::uint8_t { mean, max };
+
+/// map [chosen batches, chosen heads, R, C] (f32 or f64): the T x S weights of each head pooled to R x C.
+/// Cell (r, c) covers rows from floor(r*T/R) up to ceil((r+1)*T/R), and keys likewise, so cells share a border
+/// row where R does not divide T, and a map larger than the matrix repeats its entries. selection.rows must be empty.
+HEED_API void attention_map(Context& context, const View& q, const View& k, const MutableView& map, Pooling pooling,
+                            const AttentionSelection& selection = {}, const AttentionOptions& options = {});
+
+}  // namespace heed
