@@ -45,9 +45,9 @@ struct ModelShape {
     std::int64_t encoder_layers = 0;  ///< encoder-decoder only
     std::int64_t d_model = 0;
     std::int64_t heads = 0;
-    std::int64_t kv_heads = 0;    ///< divides `heads`
-    std::int64_t head_size = 0;   ///< of a query and a key
-    std::int64_t value_size = 0;  ///< of a value
+    std::int64_t kv_heads = 0;                             ///< divides `heads`
+    std::int64_t head_size = 0;                            ///< of a query and a key
+    std::int64_t value_size = 0;                           ///< of a value
     std::optional<LatentAttention> latent = std::nullopt;  ///< replaces kv_heads, head_size and value_size
 
     std::int64_t d_ff = 0;

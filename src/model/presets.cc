@@ -114,7 +114,8 @@ struct Preset {
 };
 
 // Published configurations. GPT-3's 1.3B and 13B are missing on purpose: in the published table their heads do not
-// add up to their width.
+// add up to their width. One model a line:
+// clang-format off
 constexpr auto presets = std::to_array<Preset>({
     {"transformer-base", [] { return transformer({6, 512, 8, 2048}); }},
     {"transformer-big", [] { return transformer({6, 1024, 16, 4096}); }},
@@ -142,23 +143,14 @@ constexpr auto presets = std::to_array<Preset>({
     {"qwen2.5-72b", [] { return qwen2({80, 8192, 64, 8, 128, 29568, 152064, 131072}); }},
     {"qwen3-0.6b", [] { return qwen3({28, 1024, 16, 8, 128, 3072, 151936, 40960}, true); }},
     {"qwen3-8b", [] { return qwen3({36, 4096, 32, 8, 128, 12288, 151936, 40960}); }},
-    {"deepseek-v2-lite",
-     [] {
-         return deepseek({27, 2048, 16, 16, 128, 10944, 102400, 163840}, 0,
-                         {.routed = 64, .active = 6, .shared = 2, .d_ff = 1408, .dense_layers = 1});
-     }},
-    {"deepseek-v2",
-     [] {
-         return deepseek({60, 5120, 128, 128, 128, 12288, 102400, 163840}, 1536,
-                         {.routed = 160, .active = 6, .shared = 2, .d_ff = 1536, .dense_layers = 1});
-     }},
-    {"deepseek-v3",
-     [] {
-         return deepseek(
-             {61, 7168, 128, 128, 128, 18432, 129280, 163840}, 1536,
-             {.routed = 256, .active = 8, .shared = 1, .d_ff = 2048, .dense_layers = 3, .correction_bias = true});
-     }},
+    {"deepseek-v2-lite", [] { return deepseek({27, 2048, 16, 16, 128, 10944, 102400, 163840}, 0,
+        {.routed = 64, .active = 6, .shared = 2, .d_ff = 1408, .dense_layers = 1}); }},
+    {"deepseek-v2", [] { return deepseek({60, 5120, 128, 128, 128, 12288, 102400, 163840}, 1536,
+        {.routed = 160, .active = 6, .shared = 2, .d_ff = 1536, .dense_layers = 1}); }},
+    {"deepseek-v3", [] { return deepseek({61, 7168, 128, 128, 128, 18432, 129280, 163840}, 1536,
+        {.routed = 256, .active = 8, .shared = 1, .d_ff = 2048, .dense_layers = 3, .correction_bias = true}); }},
 });
+// clang-format on
 
 /// Single-letter changes that turn one word into the other.
 std::size_t edit_distance(std::string_view a, std::string_view b) {

@@ -64,8 +64,8 @@ TEST(Presets, ActiveParameters) {
         const char* name;
         double with_tables, without_lookup;  // in units of 10^7, as published figures have two decimals in billions
     };
-    for (const Row& row : {Row{"deepseek-v2-lite", 266, 245}, Row{"deepseek-v2", 2138, 2085},
-                           Row{"deepseek-v3", 3755, 3663}}) {
+    for (const Row& row :
+         {Row{"deepseek-v2-lite", 266, 245}, Row{"deepseek-v2", 2138, 2085}, Row{"deepseek-v3", 3755, 3663}}) {
         const ParameterCount count = parameters(model_preset(row.name));
         EXPECT_EQ(std::round(static_cast<double>(count.active) / 1e7), row.with_tables) << row.name;
         EXPECT_EQ(std::round(static_cast<double>(count.active_without_lookup) / 1e7), row.without_lookup) << row.name;
