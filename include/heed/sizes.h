@@ -86,7 +86,8 @@ HEED_API std::vector<std::string> model_presets();
 HEED_API ModelShape model_preset(std::string_view name);
 
 /// The shape that a Hugging Face config.json describes. Families: bart, bert, bloom, deepseek_v2, deepseek_v3,
-/// gemma2, gpt2, gpt_neox, llama, marian, mistral, qwen2, qwen3, t5. The text is not trusted: whatever cannot be
+/// gemma2, gpt2, gpt_neox, llama, marian, mistral, qwen2, qwen3, t5. Modules beside the model (DeepSeek-V3's
+/// multi-token prediction) and quantisation scales are not counted. The text is not trusted: whatever cannot be
 /// right is an Error that names the key, what was expected and what came.
 HEED_API ModelShape model_from_config(std::string_view json);
 
@@ -158,6 +159,13 @@ HEED_API std::int64_t kv_bytes_per_token(const ModelShape& model, std::int64_t b
 
 /// Bytes that the cross-attention of an encoder-decoder keeps per source token; 0 for other models.
 HEED_API std::int64_t cross_kv_bytes_per_token(const ModelShape& model, std::int64_t bytes_per_number);
+
+/// Bytes of the whole cache of `batch` sequences of `context` tokens; of an encoder-decoder, with sources as long.
+HEED_API std::int64_t kv_cache_bytes(const ModelShape& model, std::int64_t bytes_per_number, std::int64_t context,
+                                     std::int64_t batch);
+
+/// Bytes of the parameters alone.
+HEED_API std::int64_t weight_bytes(const ModelShape& model, std::int64_t bytes_per_number);
 
 /// One self-attention layer on a batch, every token seeing every token.
 struct AttentionCost {

@@ -156,6 +156,11 @@ Count cached_numbers(const ModelShape& m) {
     return Count(m.kv_heads) * (Count(m.head_size) + m.value_size);
 }
 
+/// Bytes per token of the decoder's self-attention, and as many of its cross-attention where it has one.
+Count cached_bytes(const ModelShape& m, Count bytes_per_number) {
+    return m.kind == ModelKind::encoder ? Count(0) : Count(m.layers) * cached_numbers(m) * bytes_per_number;
+}
+
 void check_argument(std::string_view function, std::string_view argument, std::int64_t value, std::int64_t low) {
     if (value < low) {
         throw Error("[" + std::string(function) + "] " + std::string(argument) + ": expected " + std::to_string(low) +
@@ -196,18 +201,30 @@ std::int64_t attention_flops_per_key(const ModelShape& model, LatentForm form) {
 
 std::int64_t kv_bytes_per_token(const ModelShape& model, std::int64_t bytes_per_number) {
     check_argument("kv_bytes_per_token", "bytes_per_number", bytes_per_number, 1);
-    return counting("kv_bytes_per_token", model, [&]() -> std::int64_t {
-        if (model.kind == ModelKind::encoder) { return 0; }
-        return (Count(model.layers) * cached_numbers(model) * bytes_per_number).value();
-    });
+    return counting("kv_bytes_per_token", model, [&] { return cached_bytes(model, bytes_per_number).value(); });
 }
 
 std::int64_t cross_kv_bytes_per_token(const ModelShape& model, std::int64_t bytes_per_number) {
     check_argument("cross_kv_bytes_per_token", "bytes_per_number", bytes_per_number, 1);
-    return counting("cross_kv_bytes_per_token", model, [&]() -> std::int64_t {
-        if (!two_stacks(model)) { return 0; }
-        return (Count(model.layers) * cached_numbers(model) * bytes_per_number).value();
+    return counting("cross_kv_bytes_per_token", model,
+                    [&] { return two_stacks(model) ? cached_bytes(model, bytes_per_number).value() : 0; });
+}
+
+std::int64_t kv_cache_bytes(const ModelShape& model, std::int64_t bytes_per_number, std::int64_t context,
+                            std::int64_t batch) {
+    check_argument("kv_cache_bytes", "bytes_per_number", bytes_per_number, 1);
+    check_argument("kv_cache_bytes", "context", context, 0);
+    check_argument("kv_cache_bytes", "batch", batch, 0);
+    return counting("kv_cache_bytes", model, [&] {
+        const Count sources = two_stacks(model) ? 2 : 1;
+        return (sources * cached_bytes(model, bytes_per_number) * context * batch).value();
     });
+}
+
+std::int64_t weight_bytes(const ModelShape& model, std::int64_t bytes_per_number) {
+    check_argument("weight_bytes", "bytes_per_number", bytes_per_number, 1);
+    return counting("weight_bytes", model,
+                    [&] { return (Count(count_parameters(model).total) * bytes_per_number).value(); });
 }
 
 AttentionCost attention_cost(const ModelShape& model, std::int64_t batch, std::int64_t tokens) {

@@ -118,7 +118,26 @@ TEST(Sizes, CacheOfEncodersAndEncoderDecoders) {
     EXPECT_EQ(kv_bytes_per_token(model, 4), 6 * 2 * 512 * 4);
     EXPECT_EQ(cross_kv_bytes_per_token(model, 4), 6 * 2 * 512 * 4);
     EXPECT_EQ(cross_kv_bytes_per_token(model_preset("gpt2"), 4), 0);
+    EXPECT_EQ(kv_cache_bytes(model, 4, 100, 3), 2 * (6 * 2 * 512 * 4) * 100 * 3);  // target and source
 }
+
+TEST(Sizes, CacheAt8192TokensIn16Bits) {
+    constexpr std::int64_t mib = 1 << 20;
+    const auto bytes = [](const char* name) { return kv_cache_bytes(model_preset(name), 2, 8192, 1); };
+    EXPECT_EQ(bytes("llama-2-7b"), 4096 * mib);
+    EXPECT_EQ(bytes("llama-2-13b"), 6400 * mib);
+    EXPECT_EQ(bytes("llama-2-70b"), 2560 * mib);
+    EXPECT_EQ(bytes("llama-3-8b"), 1024 * mib);
+    EXPECT_EQ(bytes("llama-3.1-405b"), 4032 * mib);
+    EXPECT_EQ(bytes("qwen2.5-7b"), 448 * mib);
+    EXPECT_EQ(bytes("qwen3-8b"), 1152 * mib);
+    EXPECT_EQ(bytes("deepseek-v2-lite"), 243 * mib);
+    EXPECT_EQ(bytes("deepseek-v2"), 540 * mib);
+    EXPECT_EQ(bytes("deepseek-v3"), 549 * mib);
+    EXPECT_EQ(kv_cache_bytes(model_preset("llama-3-8b"), 2, 8192, 4), 4096 * mib);
+}
+
+TEST(Sizes, WeightBytes) { EXPECT_EQ(weight_bytes(model_preset("llama-3-8b"), 2), 16'060'522'496); }
 
 TEST(Sizes, SharedLatentIsSmallButMqaIsSmaller) {
     const ModelShape model = model_preset("deepseek-v2");
@@ -161,6 +180,8 @@ TEST(Sizes, RefusesCountsThatDoNotFit) {
     EXPECT_THROW(training_flops_per_token(model_preset("gpt2"), huge), Error);
     EXPECT_THROW(attention_cost(model_preset("gpt2"), huge, huge), Error);
     EXPECT_THROW(kv_bytes_per_token(model_preset("gpt2"), huge), Error);
+    EXPECT_THROW(kv_cache_bytes(model_preset("gpt2"), 2, huge, 1), Error);
+    EXPECT_THROW(weight_bytes(model_preset("gpt2"), huge), Error);
 }
 
 TEST(Sizes, RefusesArgumentsOutOfRange) {
