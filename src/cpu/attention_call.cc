@@ -1,5 +1,7 @@
 #include "cpu/attention_call.h"
 
+#include "cpu/attention.h"
+
 #include <algorithm>
 #include <cmath>
 #include <limits>

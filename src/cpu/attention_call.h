@@ -130,9 +130,6 @@ void put_lse(const Call& call, const RowTile& tile, int row, double lse);
 /// Output 0 and lse of nothing for rows that are past their length.
 void clear_all_rows(const Call& call);
 
-/// Empty where the fast kernels can take the problem; otherwise why not.
-std::string declines(const AttentionProblem& problem);
-
 /// Bytes of the second-level cache of a core.
 std::size_t level2_bytes();
 

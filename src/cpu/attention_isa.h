@@ -142,7 +142,7 @@ void backward(detail::Pool& pool, const AttentionProblem& problem) {
 }
 
 template <class Isa>
-constexpr AttentionFunctions functions() {
+constexpr AttentionFunctions attention_functions() {
     return {forward<Isa>, backward<Isa>, nullptr};
 }
 
