@@ -8,6 +8,20 @@
 
 namespace heed::cpu {
 
+/// Rows of memory that will be needed next, for fetching ahead while other work is done.
+struct Upcoming {
+    const char* first = nullptr;
+    std::int64_t stride = 0;  ///< bytes from row to row
+    std::int64_t rows = 0;
+    std::int64_t lines = 0;  ///< cache lines of a row
+
+    HEED_INLINE void fetch(std::int64_t row, std::int64_t from, std::int64_t to) const {
+        if (row >= rows) { return; }
+        const char* at = first + row * stride;
+        for (std::int64_t line = from; line < to && line < lines; ++line) { __builtin_prefetch(at + line * 64, 0, 2); }
+    }
+};
+
 /// A block of keys made ready for the products.
 struct KeyBlock {
     std::int64_t begin = 0;  ///< index of its first key
@@ -19,6 +33,7 @@ struct KeyBlock {
     const std::int32_t* positions = nullptr;
     std::int32_t least = 0, most = 0;
     int values_finite = -1;  ///< -1: not yet looked
+    Upcoming next_k{}, next_v{};  ///< the block after this one, as it lies in memory
 };
 
 /// Scratch for scores of a tile: one of these a worker.
@@ -67,27 +82,24 @@ HEED_INLINE void vectors_seeing(const RowTile& tile, std::int64_t begin, std::in
 template <class Isa, class Product, int L>
 void raw_scores(const RowTile& tile, const KeyBlock& block, const float* q, std::int64_t depth, float* scores) {
     const std::int64_t stride = tile.lanes * tile.vectors;
-    int first = 0;
-    int last = 0;
-    vectors_seeing(tile, block.begin, block.begin + block.count, first, last);
-    bool whole = true;
-    for (int n = first; n < last; ++n) {
-        whole = whole && tile.some_begin[n] <= block.begin && tile.some_end[n] >= block.begin + block.count;
-    }
-    if (whole) {
-        matrix_set<Isa, Product, L, Walk::along_row>(block.k, block.k_stride, q + first * L, stride, depth,
-                                                     scores + first * L, stride, block.count, last - first);
-        return;
-    }
-    // On a diagonal: a few keys at a time, only the vectors that see them.
-    constexpr std::int64_t step = 12;
-    for (std::int64_t j = 0; j < block.count; j += step) {
-        const std::int64_t size = smaller(step, block.count - j);
-        vectors_seeing(tile, block.begin + j, block.begin + j + size, first, last);
-        if (first >= last) { continue; }
-        matrix_set<Isa, Product, L, Walk::along_row>(block.k + j * block.k_stride, block.k_stride, q + first * L,
-                                                     stride, depth, scores + j * stride + first * L, stride, size,
-                                                     last - first);
+    const std::int64_t end = block.begin + block.count;
+    // On a diagonal the keys fall into runs, each seen by the same vectors.
+    for (std::int64_t j = block.begin; j < end;) {
+        std::int64_t next = end;
+        for (int n = 0; n < tile.vectors; ++n) {
+            if (tile.some_begin[n] > j) { next = smaller<std::int64_t>(next, tile.some_begin[n]); }
+            if (tile.some_end[n] > j) { next = smaller<std::int64_t>(next, tile.some_end[n]); }
+        }
+        int first = 0;
+        int last = 0;
+        vectors_seeing(tile, j, next, first, last);
+        if (first < last) {
+            const std::int64_t at = j - block.begin;
+            matrix_set<Isa, Product, L, Walk::along_row>(block.k + at * block.k_stride, block.k_stride, q + first * L,
+                                                         stride, depth, scores + at * stride + first * L, stride, next - j,
+                                                         last - first);
+        }
+        j = next;
     }
 }
 

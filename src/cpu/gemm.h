@@ -92,8 +92,9 @@ template <class Isa, class Product, int L, Walk W>
 void matrix_set(const float* a, std::int64_t a_stride, const float* b, std::int64_t b_stride, std::int64_t depth,
                 float* c, std::int64_t c_stride, std::int64_t rows, int vectors) {
     const std::int64_t a_step = W == Walk::along_row ? a_stride : 1;
-    for (int first = 0; first < vectors; first += Registers<Isa>::widest) {
-        const int count = vectors - first < Registers<Isa>::widest ? vectors - first : Registers<Isa>::widest;
+    constexpr int step = Registers<Isa>::widest;
+    for (int first = 0; first < vectors; first += step) {
+        const int count = vectors - first < step ? vectors - first : step;
         with_constant<Registers<Isa>::widest>(count, [&]<int NV>() {
             constexpr int MR = Registers<Isa>::rows(NV);
             std::int64_t m = 0;
@@ -118,8 +119,9 @@ void matrix_add(const float* a, std::int64_t a_stride, const float* b, std::int6
                 std::int64_t c_stride, std::int64_t rows, int vectors, const float* factor, Span span) {
     const std::int64_t a_step = W == Walk::along_row ? a_stride : 1;
     const std::int64_t a_depth = W == Walk::along_row ? 1 : a_stride;
-    for (int first = 0; first < vectors; first += Registers<Isa>::widest) {
-        const int count = vectors - first < Registers<Isa>::widest ? vectors - first : Registers<Isa>::widest;
+    constexpr int step = Registers<Isa>::widest;
+    for (int first = 0; first < vectors; first += step) {
+        const int count = vectors - first < step ? vectors - first : step;
         with_constant<Registers<Isa>::widest>(count, [&]<int NV>() {
             constexpr int MR = Registers<Isa>::rows(NV);
             const auto run = [&]<int Rows>(std::int64_t m) {
