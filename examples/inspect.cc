@@ -39,12 +39,10 @@ int main() {
     heed::Tensor nearby(heed::DType::f64, {1, heads, tokens});
 
     heed::Context context;
-    heed::attention_statistics(context, q, k,
-                               {.entropy = entropy,
-                                .max_weight = largest,
-                                .window_mass = nearby,
-                                .window = {.left = 63, .right = 0}},
-                               {.causal = true});
+    heed::attention_statistics(
+        context, q, k,
+        {.entropy = entropy, .max_weight = largest, .window_mass = nearby, .window = {.left = 63, .right = 0}},
+        {.causal = true});
 
     std::printf("head  entropy  as if over  largest  last 64\n");
     for (std::int64_t head = 0; head < heads; ++head) {
