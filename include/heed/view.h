@@ -58,11 +58,11 @@ public:
     /// Row-major: the last axis is contiguous.
     template <Element T>
     BasicView(T* data, Shape shape)
-        requires Mutable
+        requires(Mutable)
         : BasicView(dtype_of<T>(), data, shape, shape.row_major()) {}
     template <Element T>
     BasicView(T* data, Shape shape, Shape strides)
-        requires Mutable
+        requires(Mutable)
         : BasicView(dtype_of<T>(), data, shape, strides) {}
     template <Element T>
     BasicView(const T* data, Shape shape)
@@ -73,9 +73,9 @@ public:
         requires(!Mutable)
         : BasicView(dtype_of<T>(), data, shape, strides) {}
     /// What may be written may be read.
-    BasicView(const BasicView<true>& other)
-        requires(!Mutable)
-    {
+    template <bool OtherMutable>
+        requires(OtherMutable && !Mutable)
+    BasicView(const BasicView<OtherMutable>& other) {
         if (other) { *this = BasicView(other.dtype(), other.data(), other.shape(), other.strides()); }
     }
 

@@ -1,0 +1,12 @@
+#pragma once
+/// All of heed.
+
+#include <heed/attention.h>
+#include <heed/context.h>
+#include <heed/dtype.h>
+#include <heed/error.h>
+#include <heed/inspect.h>
+#include <heed/pattern.h>
+#include <heed/random.h>
+#include <heed/tensor.h>
+#include <heed/view.h>

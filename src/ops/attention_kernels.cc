@@ -1,0 +1,82 @@
+#include "ops/attention_kernels.h"
+
+#include "cpu/attention.h"
+#include "reference/attention.h"
+
+#include <cstdlib>
+#include <vector>
+
+namespace heed {
+namespace {
+
+void reference_weights(const AttentionProblem& problem, detail::Scratch&, std::int64_t b, std::int64_t h,
+                       std::span<const std::int64_t> rows, std::int64_t stride, float*, double* wide) {
+    reference::SoftmaxRow row;
+    const Sequence s = problem.sequence(b);
+    for (std::size_t r = 0; r < rows.size(); ++r) {
+        double* target = wide + static_cast<std::int64_t>(r) * stride;
+        if (rows[r] >= s.queries) {
+            std::fill(target, target + s.keys, 0.0);
+            continue;
+        }
+        row.compute(problem, s, b, h, rows[r]);
+        std::copy(row.weight.begin(), row.weight.end(), target);
+    }
+}
+
+constexpr AttentionKernel reference_kernel{
+    .name = "reference",
+    .what = "plain loops with double sums, one thread",
+    .declines = [](const AttentionProblem&) { return std::string(); },
+    .forward = [](detail::Pool&, const AttentionProblem& problem) { reference::attend(problem); },
+    .backward = [](detail::Pool&, const AttentionProblem& problem) { reference::attend_backward(problem); },
+    .weights = reference_weights,
+    .is_wide = true,
+};
+
+}  // namespace
+
+std::span<const AttentionKernel> attention_kernel_list() {
+    static const std::vector<AttentionKernel> list = [] {
+        std::vector<AttentionKernel> kernels;
+        for (const cpu::Attention& kernel : cpu::attention_list()) {
+            kernels.push_back({.name = kernel.name,
+                               .what = kernel.what,
+                               .declines = kernel.declines,
+                               .forward = kernel.forward,
+                               .backward = kernel.backward,
+                               .weights = kernel.weights});
+        }
+        kernels.push_back(reference_kernel);
+        return kernels;
+    }();
+    return list;
+}
+
+const AttentionKernel& choose_attention_kernel(const char* function, const AttentionProblem& problem) {
+    const std::span<const AttentionKernel> kernels = attention_kernel_list();
+    std::string forced = problem.options.kernel;
+    const char* asked_by = "kernel";
+    if (forced.empty()) {
+        if (const char* variable = std::getenv("HEED_KERNEL"); variable != nullptr && *variable != '\0') {
+            forced = variable;
+            asked_by = "HEED_KERNEL";
+        }
+    }
+    const auto fail = [&](const std::string& expected) {
+        throw Error("[" + std::string(function) + "] " + asked_by + ": expected " + expected + ", got " + forced);
+    };
+    std::string names;
+    for (const AttentionKernel& kernel : kernels) {
+        names += (names.empty() ? "" : ", ") + std::string(kernel.name);
+        if (forced.empty() ? kernel.declines(problem).empty() : kernel.name == forced) {
+            const std::string reason = forced.empty() ? "" : kernel.declines(problem);
+            if (!reason.empty()) { fail("a kernel that fits (" + forced + " does not: " + reason + ")"); }
+            return kernel;
+        }
+    }
+    fail("one of " + names);
+    return kernels.back();
+}
+
+}  // namespace heed

@@ -1,0 +1,32 @@
+#pragma once
+#include "base/attention_problem.h"
+#include "base/pool.h"
+
+#include <span>
+#include <string_view>
+
+namespace heed {
+
+/// The seam: what a kernel is to the rest of heed. A new one is a row in attention_kernels.cc.
+struct AttentionKernel {
+    std::string_view name;
+    std::string_view what;  ///< for explain()
+    /// Empty where the kernel can run the problem on this machine; otherwise why not.
+    std::string (*declines)(const AttentionProblem& problem);
+    void (*forward)(detail::Pool& pool, const AttentionProblem& problem);
+    void (*backward)(detail::Pool& pool, const AttentionProblem& problem);
+    /// weights[r][j], r-th of the listed rows, j up to the sequence's keys; row r starts at r * stride. One thread.
+    /// Kernels that work in double fill `wide`, the others `narrow`.
+    void (*weights)(const AttentionProblem& problem, detail::Scratch& scratch, std::int64_t b, std::int64_t h,
+                    std::span<const std::int64_t> rows, std::int64_t stride, float* narrow, double* wide);
+    bool is_wide = false;
+};
+
+/// Best first, the reference last.
+std::span<const AttentionKernel> attention_kernel_list();
+
+/// The first that fits, or the one that is forced (option, then HEED_KERNEL). Throws Error, naming
+/// `function`, where a forced one is unknown or does not fit.
+const AttentionKernel& choose_attention_kernel(const char* function, const AttentionProblem& problem);
+
+}  // namespace heed

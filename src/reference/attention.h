@@ -1,0 +1,23 @@
+#pragma once
+#include "base/attention_problem.h"
+
+#include <vector>
+
+namespace heed::reference {
+
+/// Plain loops, double sums, in the order of <heed/attention.h>: the meaning of attention in heed.
+void attend(const AttentionProblem& problem);
+void attend_backward(const AttentionProblem& problem);
+
+/// Steps 1 to 5 for one row: what the forward and backward passes, and whoever looks inside, share.
+struct SoftmaxRow {
+    std::vector<double> weight;   ///< [S], 0 where hidden
+    std::vector<double> uncapped; ///< [S], step 1: the soft-cap's derivative needs it
+    std::vector<char> visible;    ///< [S]
+    double lse = 0;
+    double sink_weight = 0;
+
+    void compute(const AttentionProblem& problem, const Sequence& s, std::int64_t b, std::int64_t h, std::int64_t i);
+};
+
+}  // namespace heed::reference
