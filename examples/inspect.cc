@@ -17,7 +17,8 @@ heed::Tensor random_heads(std::uint64_t seed, double sharpness) {
     heed::Tensor tensor(heed::DType::f32, {1, heads, tokens, size});
     for (std::int64_t n = 0; n < tensor.elements(); ++n) {
         const auto words = heed::philox4x32({static_cast<std::uint32_t>(n), 0, 0, 0}, seed);
-        const double scale = std::pow(sharpness, static_cast<double>(n / (tokens * size)));
+        const std::int64_t head = n / (tokens * size);
+        const double scale = std::pow(sharpness, static_cast<double>(head));
         tensor.as<float>()[n] = static_cast<float>((words[0] / 2147483648.0 - 1) * scale);
     }
     return tensor;
