@@ -1,11 +1,14 @@
 # A thin front for CMake and CTest: `make` lists what there is. Every line can be typed by hand instead.
-# Variables: JOBS (parallel jobs), PREFIX (make install), SECONDS (make fuzz), ARGS (cmake -D... options).
+# Variables: JOBS (parallel jobs), PREFIX (make install), SECONDS (make fuzz), STRIDE (one in so many conformance cases
+# where tests run slowly), ARGS (for CMake, e.g. ARGS=-DCMAKE_CXX_COMPILER_LAUNCHER=ccache), BENCH (for bench/run).
 .DEFAULT_GOAL := help
 .PHONY: help demo test build bench asan tsan fuzz neon format tidy install clean
 JOBS ?= $(shell nproc)
 PREFIX ?= /usr/local
 SECONDS ?= 120
+STRIDE ?= 10
 ARGS ?=
+BENCH ?=
 
 BUILD := cmake --build
 TEST := ctest --output-on-failure --no-tests=error -j$(JOBS)
@@ -35,7 +38,7 @@ test: ## install what is missing, build, run every test, also under sanitizers (
 	@cmake --preset asan -DHEED_BUILD_EXAMPLES=OFF $(ARGS)
 	@$(BUILD) build/asan -j$(JOBS)
 	$(call say,4/5 Tests under the sanitizers: a sample of the conformance table and all the others)
-	@cd build/asan && HEED_CONFORMANCE_SAMPLE=$(SAMPLE) $(TEST)
+	@cd build/asan && HEED_CONFORMANCE_STRIDE=$(STRIDE) $(TEST)
 	$(call say,5/5 Every test: unit$(comma) conformance$(comma) golden$(comma) command line$(comma) package$(comma) documentation)
 	@cd build/release && $(TEST)
 
@@ -48,7 +51,7 @@ bench: ## measure this machine, heed, and other software where installed; table,
 	@tools/bootstrap bench
 	@cmake --preset release -DHEED_BUILD_BENCH=ON $(ARGS)
 	@$(BUILD) build/release -j$(JOBS)
-	@bench/run build/release
+	@bench/run --build build/release $(BENCH)
 
 asan: ## every test under AddressSanitizer and UndefinedBehaviorSanitizer
 	@tools/bootstrap test
@@ -62,12 +65,9 @@ tsan: ## every test under ThreadSanitizer
 	@$(BUILD) build/tsan -j$(JOBS)
 	@cd build/tsan && $(TEST)
 
-fuzz: ## look for crashing input for SECONDS (default 120) with libFuzzer
+fuzz: ## look for crashing input with libFuzzer, SECONDS (default 120) a target
 	@tools/bootstrap fuzz
-	@cmake -S . -B build/fuzz -G Ninja -DCMAKE_CXX_COMPILER=clang++-14 -DCMAKE_BUILD_TYPE=RelWithDebInfo \
-	    -DHEED_FUZZ=ON -DHEED_BUILD_CLI=OFF -DHEED_BUILD_EXAMPLES=OFF $(ARGS)
-	@$(BUILD) build/fuzz -j$(JOBS)
-	@tests/fuzz/run build/fuzz $(SECONDS)
+	@CXX=clang++-14 tools/fuzz --seconds $(SECONDS)
 
 neon: ## cross-build for 64-bit ARM and run unit and conformance tests under qemu
 	@tools/bootstrap neon
@@ -78,10 +78,10 @@ neon: ## cross-build for 64-bit ARM and run unit and conformance tests under qem
 	$(call say,heed and its tests for 64-bit ARM)
 	@cmake -S . -B build/neon/heed -G Ninja -DCMAKE_TOOLCHAIN_FILE=$(CURDIR)/cmake/aarch64.cmake \
 	    -DCMAKE_PREFIX_PATH=$(CURDIR)/build/neon/prefix -DCMAKE_BUILD_TYPE=Release -DHEED_STRICT=ON \
-	    -DHEED_BUILD_CLI=OFF -DHEED_BUILD_EXAMPLES=OFF $(ARGS)
+	    -DHEED_BUILD_CLI=OFF -DHEED_BUILD_EXAMPLES=OFF -DCMAKE_DISABLE_FIND_PACKAGE_dnnl=ON $(ARGS)
 	@$(BUILD) build/neon/heed -j$(JOBS)
 	$(call say,Tests under qemu)
-	@cd build/neon/heed && HEED_CONFORMANCE_SAMPLE=$(SAMPLE) $(TEST)
+	@cd build/neon/heed && HEED_CONFORMANCE_STRIDE=$(STRIDE) $(TEST)
 
 format: ## clang-format every C++ file in place
 	@tools/bootstrap lint
