@@ -96,6 +96,7 @@ Call make_call(const AttentionProblem& p) {
     c.heads = p.heads;
     c.kv_heads = p.kv_heads;
     c.group = p.group();
+    c.queries = p.queries;
     c.head_size = p.head_size;
     c.value_size = p.value_size;
     c.q = plain_rows(p.q);
@@ -110,6 +111,7 @@ Call make_call(const AttentionProblem& p) {
     c.allow = plain(o.allow);
     c.keep = plain(o.dropout.keep);
     c.has_lse = static_cast<bool>(p.lse);
+    c.scale = static_cast<float>(p.scale);
     c.factor = static_cast<float>(p.scale * log2_e);
     if (o.softcap > 0) {
         c.cap = static_cast<float>(o.softcap * log2_e);
