@@ -12,7 +12,7 @@ BENCH ?=
 
 BUILD := cmake --build
 TEST := ctest --output-on-failure --no-tests=error -j$(JOBS)
-say = @printf '\n==> %s\n' '$(1)'
+say = @printf '\n==> %s\n' "$(1)"
 comma := ,
 
 help: ## this list
