@@ -1,0 +1,132 @@
+"""The table for people and the CSV for programs."""
+
+import csv
+import itertools
+
+COLUMNS = (
+    "date", "machine", "threads", "section", "case", "B", "H", "G", "T", "S", "D", "dtype", "pass", "options",
+    "software", "version", "status", "median_ms", "min_ms", "max_ms", "rounds", "iterations", "rate", "rate_unit",
+    "limit", "percent_of_limit", "times_best_other", "cost_over_base", "error", "kernel",
+)  # fmt: skip
+
+
+def best_other(result, results):
+    """The fastest other software on the same case, or None."""
+    others = [
+        other for other in results if other.ok and other.software != result.software and other.case is result.case
+    ]
+    return min(others, key=lambda other: other.median, default=None)
+
+
+def times_best_other(result, results):
+    """How many times as fast as the fastest other software; None where there is no other."""
+    other = best_other(result, results)
+    return other.median / result.median if other and result.ok else None
+
+
+def cost_over_base(result, results):
+    """Time over that of the plain case in the same software, per visible tile; None where there is no base."""
+    if not result.case.base or not result.ok:
+        return None
+    for base in results:
+        same_group = base.case.group == result.case.group and base.software == result.software
+        if same_group and base.case.name == result.case.base and base.ok:
+            return (result.median / base.median) / (result.case.visible_tiles() / base.case.visible_tiles())
+    return None
+
+
+def unit(case):
+    return "GB/s" if case.limit == "read" else "GFLOP/s"
+
+
+def milliseconds(seconds):
+    value = seconds * 1e3
+    return f"{value:.0f}" if value >= 1000 else f"{value:.1f}" if value >= 100 else f"{value:.2f}" if value >= 1 else f"{value:.4f}"
+
+
+def _verdict(value, bar, at_most=False):
+    """The bar beside a figure of heed's, and whether it was met."""
+    if not bar or value is None:
+        return ""
+    met = value <= bar if at_most else value >= bar
+    return f"{'<=' if at_most else '>='} {bar:g} {'ok' if met else 'NO'}"
+
+
+def table_rows(results):
+    """One row of cells a result, for one section."""
+    for result in results:
+        case = result.case
+        head = [case.name, ",".join(map(str, case.shape)), result.software]
+        if not result.ok:
+            yield head + [result.status]
+            continue
+        heed = result.software == "heed"
+        cost = cost_over_base(result, results)
+        ratio = times_best_other(result, results) if heed else None
+        bars = [
+            _verdict(result.percent, case.bar) + (" %" if case.bar else ""),
+            _verdict(ratio, case.ratio_bar) + (" x" if case.ratio_bar and ratio else ""),
+            _verdict(cost, case.cost_bar, at_most=True) + (" cost" if case.cost_bar and cost else ""),
+        ]
+        yield head + [
+            milliseconds(result.median),
+            f"{milliseconds(min(result.seconds))}..{milliseconds(max(result.seconds))}",
+            f"{result.rate:.1f} {unit(case)}",
+            f"{result.percent:.0f} %",
+            f"{ratio:.2f} x" if ratio else "",
+            f"{cost:.2f}" if cost else "",
+            "  ".join(bar for bar in bars if bar) if heed else "",
+        ]
+
+
+HEAD = ["case", "B,H,G,T,S,D", "software", "median ms", "min..max", "rate", "of limit", "vs best", "cost", "bars"]
+LEFT = {0, 1, 2, 9}
+
+
+def format_table(section, results, bold=False):
+    """Aligned lines; the rows of one case stand together, its name on the first of them."""
+    rows = list(table_rows(results))
+    full = [row for row in rows if len(row) == len(HEAD)]
+    widths = [max(len(row[c]) for row in [HEAD, *full]) for c in range(len(HEAD))]
+    for c in range(3):
+        widths[c] = max(widths[c], *(len(row[c]) for row in rows))
+
+    def line(cells):
+        padded = [cell.ljust(w) if c in LEFT else cell.rjust(w) for c, (cell, w) in enumerate(zip(cells, widths))]
+        return "  ".join(padded).rstrip()
+
+    limits = " .. ".join(dict.fromkeys(f"{r.limit_rate:.1f}" for r in results if r.ok and r.case.limit == "compute"))
+    title = section + (f"  (limit {limits} GFLOP/s)" if limits else "")
+    lines = ["", title, line(HEAD), line(["-" * w for w in widths])]
+    for (_, _), same in itertools.groupby(rows, key=lambda row: (row[0], row[1])):
+        for n, row in enumerate(same):
+            cells = row if n == 0 else ["", "", *row[2:]]
+            text = line(cells) if len(row) == len(HEAD) else line(cells[:3]) + "  " + row[3]
+            lines.append(f"\033[1m{text}\033[0m" if bold and row[2] == "heed" else text)
+    return "\n".join(lines)
+
+
+def _number(value, digits=6):
+    return "" if value is None or value != value else f"{value:.{digits}g}"
+
+
+def write_csv(path, results, date, machine, threads):
+    with open(path, "w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(COLUMNS)
+        for result in results:
+            case = result.case
+            options = " ".join(f"{name}={value}" for name, value in sorted(case.options.items()))
+            figures = [""] * 9
+            if result.ok:
+                figures = [
+                    *(_number(f(result.seconds) * 1e3) for f in (lambda _: result.median, min, max)),
+                    len(result.seconds), result.iterations, _number(result.rate), unit(case),
+                    _number(result.limit_rate), _number(result.percent, 4),
+                ]  # fmt: skip
+            writer.writerow([
+                date, machine, threads, case.section, case.name, *case.shape, case.dtype,
+                "backward" if case.backward else "forward", options, result.software, result.version, result.status,
+                *figures, _number(times_best_other(result, results), 4), _number(cost_over_base(result, results), 4),
+                _number(result.error, 3), result.note,
+            ])  # fmt: skip
