@@ -90,7 +90,7 @@ FORWARD_BF16 = _with(
 )
 DECODE = [
     Case(
-        f"decode S={keys}", (1, 32, 8, 1, keys, 128), dtype, limit="read", section="decode", bar=80, ratio_bar=1.3,
+        f"decode S={keys}", (1, 32, 8, 1, keys, 128), dtype, limit="read", section=f"decode, {dtype}", bar=80, ratio_bar=1.3,
         quick=keys == 4096,
     )
     for dtype in ("f32", "bf16")

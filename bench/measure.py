@@ -74,7 +74,7 @@ def prepare(software, problem):
     else:
         tolerance = TOLERANCE[problem.case.dtype, problem.case.backward]
         if not result.error <= tolerance:
-            result.status = f"wrong result: error {result.error:.1e} exceeds {tolerance:.0e}"
+            result.status = f"WRONG RESULT, not timed: error {result.error:.1e} exceeds {tolerance:.0e}"
             return Contestant(result, None)
         return Contestant(result, runner)
     return Contestant(result, None)
@@ -117,8 +117,10 @@ class Limit:
 
 def measure_group(cases, softwares, session, rounds, slowest):
     """Results of every case and software of one group."""
-    problems = [Problem(session, case, copies_for(case, session.library.last_level_cache)) for case in cases]
+    problems = []
     try:
+        for case in cases:
+            problems.append(Problem(session, case, copies_for(case, session.library.last_level_cache)))
         contestants = [prepare(software, problem) for problem in problems for software in softwares]
         running = [contestant for contestant in contestants if contestant.runner]
         for contestant in running:
@@ -140,6 +142,9 @@ def measure_group(cases, softwares, session, rounds, slowest):
         for contestant in running:
             contestant.result.limit_rate = limit.rate
         return [contestant.result for contestant in contestants]
+    except NativeError as reason:
+        # The inputs themselves: no memory, or heed's forward pass, which a backward pass starts from.
+        return [Result(case, s.name, s.version, f"failed: {reason}") for case in cases for s in softwares]
     finally:
         for problem in problems:
             problem.close()

@@ -41,22 +41,24 @@ def unit(case):
 
 def milliseconds(seconds):
     value = seconds * 1e3
-    return f"{value:.0f}" if value >= 1000 else f"{value:.1f}" if value >= 100 else f"{value:.2f}" if value >= 1 else f"{value:.4f}"
+    digits = 0 if value >= 1000 else 1 if value >= 100 else 2 if value >= 1 else 4
+    return f"{value:.{digits}f}"
 
 
-def _verdict(value, bar, at_most=False):
+def _verdict(value, bar, what, at_most=False):
     """The bar beside a figure of heed's, and whether it was met."""
     if not bar or value is None:
         return ""
     met = value <= bar if at_most else value >= bar
-    return f"{'<=' if at_most else '>='} {bar:g} {'ok' if met else 'NO'}"
+    return f"{'<=' if at_most else '>='} {bar:g} {what} {'ok' if met else 'NO'}"
 
 
 def table_rows(results):
     """One row of cells a result, for one section."""
     for result in results:
         case = result.case
-        head = [case.name, ",".join(map(str, case.shape)), result.software]
+        shape = ",".join(map(str, case.shape))
+        head = [case.name, shape, case.dtype, "backward" if case.backward else "forward", result.software]
         if not result.ok:
             yield head + [result.status]
             continue
@@ -64,9 +66,9 @@ def table_rows(results):
         cost = cost_over_base(result, results)
         ratio = times_best_other(result, results) if heed else None
         bars = [
-            _verdict(result.percent, case.bar) + (" %" if case.bar else ""),
-            _verdict(ratio, case.ratio_bar) + (" x" if case.ratio_bar and ratio else ""),
-            _verdict(cost, case.cost_bar, at_most=True) + (" cost" if case.cost_bar and cost else ""),
+            _verdict(result.percent, case.bar, "%"),
+            _verdict(ratio, case.ratio_bar, "x"),
+            _verdict(cost, case.cost_bar, "cost", at_most=True),
         ]
         yield head + [
             milliseconds(result.median),
@@ -79,30 +81,36 @@ def table_rows(results):
         ]
 
 
-HEAD = ["case", "B,H,G,T,S,D", "software", "median ms", "min..max", "rate", "of limit", "vs best", "cost", "bars"]
-LEFT = {0, 1, 2, 9}
+HEAD = [
+    "case", "B,H,G,T,S,D", "dtype", "pass", "software", "median ms", "min..max", "rate", "of limit", "vs best", "cost",
+    "bars",
+]  # fmt: skip
+NAMES = 5  # columns that say what was measured
+LEFT = {*range(NAMES), len(HEAD) - 1}
 
 
 def format_table(section, results, bold=False):
     """Aligned lines; the rows of one case stand together, its name on the first of them."""
     rows = list(table_rows(results))
-    full = [row for row in rows if len(row) == len(HEAD)]
-    widths = [max(len(row[c]) for row in [HEAD, *full]) for c in range(len(HEAD))]
-    for c in range(3):
-        widths[c] = max(widths[c], *(len(row[c]) for row in rows))
+    measured = [row for row in rows if len(row) == len(HEAD)]
+    widths = [max(len(row[c]) for row in [HEAD, *(rows if c < NAMES else measured)]) for c in range(len(HEAD))]
 
     def line(cells):
         padded = [cell.ljust(w) if c in LEFT else cell.rjust(w) for c, (cell, w) in enumerate(zip(cells, widths))]
-        return "  ".join(padded).rstrip()
+        return "  ".join(padded)
 
-    limits = " .. ".join(dict.fromkeys(f"{r.limit_rate:.1f}" for r in results if r.ok and r.case.limit == "compute"))
-    title = section + (f"  (limit {limits} GFLOP/s)" if limits else "")
-    lines = ["", title, line(HEAD), line(["-" * w for w in widths])]
-    for (_, _), same in itertools.groupby(rows, key=lambda row: (row[0], row[1])):
+    lines = ["", section, line(HEAD).rstrip(), line(["-" * w for w in widths])]
+    for _, same in itertools.groupby(rows, key=lambda row: row[: NAMES - 1]):
         for n, row in enumerate(same):
-            cells = row if n == 0 else ["", "", *row[2:]]
-            text = line(cells) if len(row) == len(HEAD) else line(cells[:3]) + "  " + row[3]
-            lines.append(f"\033[1m{text}\033[0m" if bold and row[2] == "heed" else text)
+            cells = row if n == 0 else [""] * (NAMES - 1) + row[NAMES - 1 :]
+            text = line(cells).rstrip() if len(row) == len(HEAD) else line(cells[:NAMES]) + "  " + row[NAMES]
+            lines.append(f"\033[1m{text}\033[0m" if bold and row[NAMES - 1] == "heed" else text)
+    limits = [result.limit_rate for result in results if result.ok]
+    if limits:
+        low, high = min(limits), max(limits)
+        span = f"{low:.1f}" if high - low < 0.05 else f"{low:.1f} to {high:.1f}"
+        kind = {"read": "plain read loop", "compute": "multiply-add peak"}[results[0].case.limit]
+        lines[1] += f"   limit: {kind} in the same rounds, {span} {unit(results[0].case)}"
     return "\n".join(lines)
 
 

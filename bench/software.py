@@ -231,9 +231,9 @@ class OnnxRuntime:
         np, case, options = self.numpy, problem.case, problem.case.options
         b, h, g, t, s, d = case.shape
         decode = t == 1
-        if not decode and not options.get("causal"):
-            raise Unsupported("GroupQueryAttention is causal")
         attributes = {"num_heads": h, "kv_num_heads": g}
+        if not decode and not options.get("causal"):
+            attributes["causal"] = 0  # known to newer versions only; older ones refuse the model, and that is said
         if "window" in options:
             attributes["local_window_size"] = options["window"]
         if "softcap" in options:
