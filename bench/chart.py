@@ -17,7 +17,7 @@ FONT = "font-family='Helvetica, Arial, DejaVu Sans, sans-serif'"
 def _text(x, y, content, size=12, anchor="start", fill="#222", weight="normal"):
     return (
         f"<text x='{x:.1f}' y='{y:.1f}' font-size='{size}' text-anchor='{anchor}' fill='{fill}' "
-        f"font-weight='{weight}'>{escape(content)}</text>"
+        f"font-weight='{weight}' paint-order='stroke' stroke='white' stroke-width='2.5'>{escape(content)}</text>"
     )
 
 
@@ -52,7 +52,7 @@ def draw(results, title, subtitle):
             bars.append(_text(LEFT - 10, middle, case.name, 12, "end"))
             bars.append(_text(LEFT - 10, middle + 13, ", ".join(map(str, case.shape)), 10, "end", "#777"))
             case_top = y
-            others = [r.median for r in rows if r.software != "heed"]
+            others = [r for r in rows if r.software != "heed"]
             for result in rows:
                 heed = result.software == "heed"
                 length = max(x_of(result.percent) - LEFT, 1)
@@ -63,7 +63,8 @@ def draw(results, title, subtitle):
                 )
                 label = f"{result.percent:.0f} %" if result.percent >= 9.5 else f"{result.percent:.1f} %"
                 if heed and others:
-                    label += f"   {min(others) / result.median:.2f} x the best other"
+                    best = min(others, key=lambda other: other.median)
+                    label += f"   {result.times_as_fast_as(best):.2f} x the best other"
                 bars.append(
                     _text(LEFT + length + 5, y + BAR - 2.5, label, 11, fill="#0b4f3a" if heed else "#666",
                           weight="bold" if heed else "normal")

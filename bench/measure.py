@@ -23,7 +23,7 @@ class Result:
     error: float = float("nan")
     iterations: int = 0
     seconds: list = field(default_factory=list)  # of one call, one entry a round
-    limit_rate: float = float("nan")  # GFLOP/s or GB/s that the machine gave in the same rounds
+    limits: list = field(default_factory=list)  # GFLOP/s or GB/s that the machine gave in the same rounds
     note: str = ""
 
     @property
@@ -37,12 +37,26 @@ class Result:
     @property
     def rate(self):
         """GFLOP/s, or GB/s of keys and values where memory is the limit."""
-        amount = self.case.kv_bytes if self.case.limit == "read" else self.case.flops
-        return amount / self.median * 1e-9
+        return self._amount / self.median
+
+    @property
+    def limit_rate(self):
+        return statistics.median(self.limits)
 
     @property
     def percent(self):
-        return 100 * self.rate / self.limit_rate
+        """Of the limit: the median over the rounds, each against the limit of its own round."""
+        return 100 * statistics.median(
+            self._amount / seconds / limit for seconds, limit in zip(self.seconds, self.limits)
+        )
+
+    @property
+    def _amount(self):
+        return 1e-9 * (self.case.kv_bytes if self.case.limit == "read" else self.case.flops)
+
+    def times_as_fast_as(self, other):
+        """The median over the rounds of other's time over ours: what drifts between rounds cancels."""
+        return statistics.median(theirs / ours for theirs, ours in zip(other.seconds, self.seconds))
 
 
 @dataclass
@@ -100,7 +114,7 @@ class Limit:
 
     def __init__(self, session, problem):
         self.session, self.problem = session, problem
-        self.rates = []
+        self.rates = []  # one a round
 
     def measure(self):
         case = self.problem.case
@@ -109,11 +123,6 @@ class Limit:
             self.rates.append(case.kv_bytes * iterations / self.problem.run("read", iterations) * 1e-9)
         else:
             self.rates.append(self.session.library.peak_gflops(case.dtype, self.session.threads))
-
-    @property
-    def rate(self):
-        return statistics.median(self.rates)
-
 
 def measure_group(cases, softwares, session, rounds, slowest):
     """Results of every case and software of one group."""
@@ -140,7 +149,7 @@ def measure_group(cases, softwares, session, rounds, slowest):
                     contestant.runner.run(1)  # wake its threads
                 result.seconds.append(contestant.runner.run(result.iterations) / result.iterations)
         for contestant in running:
-            contestant.result.limit_rate = limit.rate
+            contestant.result.limits = limit.rates
         return [contestant.result for contestant in contestants]
     except NativeError as reason:
         # The inputs themselves: no memory, or heed's forward pass, which a backward pass starts from.

@@ -21,7 +21,7 @@ def best_other(result, results):
 def times_best_other(result, results):
     """How many times as fast as the fastest other software; None where there is no other."""
     other = best_other(result, results)
-    return other.median / result.median if other and result.ok else None
+    return result.times_as_fast_as(other) if other and result.ok else None
 
 
 def cost_over_base(result, results):
@@ -31,7 +31,7 @@ def cost_over_base(result, results):
     for base in results:
         same_group = base.case.group == result.case.group and base.software == result.software
         if same_group and base.case.name == result.case.base and base.ok:
-            return (result.median / base.median) / (result.case.visible_tiles() / base.case.visible_tiles())
+            return base.times_as_fast_as(result) / (result.case.visible_tiles() / base.case.visible_tiles())
     return None
 
 
@@ -86,6 +86,7 @@ HEAD = [
     "bars",
 ]  # fmt: skip
 NAMES = 5  # columns that say what was measured
+NOISY = 0.1  # spread of the limit above which the figures of a section deserve a warning
 LEFT = {*range(NAMES), len(HEAD) - 1}
 
 
@@ -111,6 +112,9 @@ def format_table(section, results, bold=False):
         span = f"{low:.1f}" if high - low < 0.05 else f"{low:.1f} to {high:.1f}"
         kind = {"read": "plain read loop", "compute": "multiply-add peak"}[results[0].case.limit]
         lines[1] += f"   limit: {kind} in the same rounds, {span} {unit(results[0].case)}"
+        drift = max((max(r.limits) - min(r.limits)) / r.limit_rate for r in results if r.ok)
+        if drift > NOISY:
+            lines[1] += f"\n  noisy: the limit itself moved by {100 * drift:.0f} % between rounds; is the machine idle?"
     return "\n".join(lines)
 
 
