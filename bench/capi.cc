@@ -108,7 +108,8 @@ HB_API const char* hb_kernel(Problem* problem) {
     });
 }
 HB_API double hb_run(Session* session, Problem* problem, const char* contestant, double iterations) {
-    return guarded(not_a_number, [&] { return heed::bench::timed(*session, *problem, contestant, std::lround(iterations)); });
+    return guarded(not_a_number,
+                   [&] { return heed::bench::timed(*session, *problem, contestant, std::lround(iterations)); });
 }
 /// Leaves heed's out and lse in the problem, which the backward pass and hb_backward_error read.
 HB_API int hb_forward(Session* session, Problem* problem) {

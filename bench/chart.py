@@ -45,12 +45,12 @@ def draw(results, title, subtitle):
         shapes.append(_text(16, y, section, 15, weight="bold"))
         y += 10
         begin = y
-        bars = []
+        bars, marks, labels = [], [], []
         for rows in cases.values():
             case = rows[0].case
             middle = y + len(rows) * (BAR + GAP) / 2
-            bars.append(_text(LEFT - 10, middle, case.name, 12, "end"))
-            bars.append(_text(LEFT - 10, middle + 13, ", ".join(map(str, case.shape)), 10, "end", "#777"))
+            labels.append(_text(LEFT - 10, middle, case.name, 12, "end"))
+            labels.append(_text(LEFT - 10, middle + 13, ", ".join(map(str, case.shape)), 10, "end", "#777"))
             case_top = y
             others = [r for r in rows if r.software != "heed"]
             for result in rows:
@@ -64,15 +64,15 @@ def draw(results, title, subtitle):
                 label = f"{result.percent:.0f} %" if result.percent >= 9.5 else f"{result.percent:.1f} %"
                 if heed and others:
                     best = min(others, key=lambda other: other.median)
-                    label += f"   {result.times_as_fast_as(best):.2f} x the best other"
-                bars.append(
+                    label += f",  {result.times_as_fast_as(best):.2f} x the best other"
+                labels.append(
                     _text(LEFT + length + 5, y + BAR - 2.5, label, 11, fill="#0b4f3a" if heed else "#666",
                           weight="bold" if heed else "normal")
                 )  # fmt: skip
                 y += BAR + GAP
             if case.bar:
                 x = x_of(case.bar)
-                bars.append(
+                marks.append(
                     f"<line x1='{x:.1f}' y1='{case_top - 3:.1f}' x2='{x:.1f}' y2='{y + 1:.1f}' stroke='#b3001b' "
                     f"stroke-width='1.6' stroke-dasharray='4 2'/>"
                 )
@@ -83,7 +83,7 @@ def draw(results, title, subtitle):
             colour = "#999" if percent in (0, 100) else "#e4e4e4"
             grid.append(f"<line x1='{x:.1f}' y1='{begin - 4}' x2='{x:.1f}' y2='{y - 4}' stroke='{colour}'/>")
             grid.append(_text(x, y + 8, f"{percent} %", 10, "middle", "#777"))
-        shapes += grid + bars
+        shapes += grid + bars + marks + labels
         y += 14
 
     legend, x = [], 16

@@ -19,7 +19,7 @@ struct FloatVector {
 };
 template <class Integer, int Bytes>
 struct IntegerVector {
-    typedef Integer type __attribute__((vector_size(Bytes), aligned(4), may_alias));
+    typedef Integer type __attribute__((vector_size(Bytes), aligned(2), may_alias));
 };
 
 #define HEED_BENCH_INLINE [[gnu::always_inline]] inline

@@ -1,9 +1,12 @@
 // Without oneDNN: loops in an order that the compiler vectorises, so that the naive method can still be measured.
 #include "matmul.h"
 
+#include <stdexcept>
+
 namespace heed::bench {
 
 bool has_onednn() { return false; }
+bool has_bf16_matmul() { return false; }
 const char* onednn_version() { return ""; }
 
 void matmul(Transpose transpose_a, Transpose transpose_b, long m, long n, long k, float alpha, const float* a, long lda,
@@ -25,6 +28,10 @@ void matmul(Transpose transpose_a, Transpose transpose_b, long m, long n, long k
             }
         }
     }
+}
+
+void matmul(Transpose, Transpose, long, long, long, float, const bf16*, long, const bf16*, long, float, float*, long) {
+    throw std::logic_error("no bf16 matrix product without oneDNN");
 }
 
 }  // namespace heed::bench

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 
 #include "exp.h"
 
@@ -98,6 +99,18 @@ struct Rows {
         for (long lane = 0; lane < lanes; ++lane) { sum += sums[lane]; }
         return sum;
     }
+
+    HEED_BENCH_INLINE static void narrow(const float* from, bf16* to, long size) {
+        using Word = typename IntegerVector<std::uint32_t, Bytes>::type;
+        using Half = typename IntegerVector<std::uint16_t, Bytes / 2>::type;
+        long n = 0;
+        for (; n + lanes <= size; n += lanes) {
+            const Word bits = reinterpret_cast<Word>(at(from + n));
+            const Word rounded = (bits + 0x7fffU + ((bits >> 16) & 1U)) >> 16;
+            *reinterpret_cast<Half*>(to + n) = __builtin_convertvector(rounded, Half);
+        }
+        for (; n < size; ++n) { to[n] = bf16(from[n]); }
+    }
 };
 
 // The table of one instruction set: plain functions that carry its target, the bodies above inlined into them.
@@ -115,7 +128,8 @@ struct Rows {
         }                                                                                                           \
         target static float dot(const float* a, const float* b, long size) { return Rows<bytes>::dot(a, b, size); } \
         target static void scale(float* data, long size, float factor) { Rows<bytes>::scale(data, size, factor); }  \
-        static constexpr RowOperations table{online_softmax, probabilities, score_gradient, dot, scale};            \
+        target static void narrow(const float* from, bf16* to, long size) { Rows<bytes>::narrow(from, to, size); }  \
+        static constexpr RowOperations table{online_softmax, probabilities, score_gradient, dot, scale, narrow};    \
     };
 
 HEED_BENCH_ROWS(Portable, 16, )

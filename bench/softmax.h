@@ -1,6 +1,8 @@
 #pragma once
 /// The row operations between the matrix products of compositions.h, vectorised for what the machine has.
 
+#include <heed/dtype.h>
+
 namespace heed::bench {
 
 struct RowOperations {
@@ -14,6 +16,8 @@ struct RowOperations {
     void (*score_gradient)(float* dp, const float* p, long columns, float delta);
     float (*dot)(const float* a, const float* b, long size);
     void (*scale)(float* data, long size, float factor);
+    /// Rounds to nearest even; NaN is not looked after.
+    void (*narrow)(const float* from, bf16* to, long size);
 };
 
 const RowOperations& row_operations();
