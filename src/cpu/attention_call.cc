@@ -1,5 +1,7 @@
 #include "cpu/attention_call.h"
 
+#include "cpu/attention.h"
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -96,6 +98,7 @@ Call make_call(const AttentionProblem& p) {
     c.heads = p.heads;
     c.kv_heads = p.kv_heads;
     c.group = p.group();
+    c.queries = p.queries;
     c.head_size = p.head_size;
     c.value_size = p.value_size;
     c.q = plain_rows(p.q);
@@ -110,6 +113,7 @@ Call make_call(const AttentionProblem& p) {
     c.allow = plain(o.allow);
     c.keep = plain(o.dropout.keep);
     c.has_lse = static_cast<bool>(p.lse);
+    c.scale = static_cast<float>(p.scale);
     c.factor = static_cast<float>(p.scale * log2_e);
     if (o.softcap > 0) {
         c.cap = static_cast<float>(o.softcap * log2_e);

@@ -3,16 +3,17 @@
 #include "base/pool.h"
 
 #include <span>
-#include <string_view>
+#include <string>
 
 namespace heed {
 
 /// The seam: what a kernel is to the rest of heed. A new one is a row in attention_kernels.cc.
 struct AttentionKernel {
-    std::string_view name;
-    std::string_view what;  ///< for explain()
-    /// Empty where the kernel can run the problem on this machine; otherwise why not.
-    std::string (*declines)(const AttentionProblem& problem);
+    std::string name;
+    std::string what;     ///< for explain()
+    std::string missing;  ///< what this machine lacks to run it; empty: nothing
+    /// Empty where the kernel can take the problem; otherwise why not.
+    std::string (*declines_problem)(const AttentionProblem& problem);
     void (*forward)(detail::Pool& pool, const AttentionProblem& problem);
     void (*backward)(detail::Pool& pool, const AttentionProblem& problem);
     /// weights[r][j], r-th of the listed rows, j up to the sequence's keys; row r starts at r * stride. One thread.
@@ -20,6 +21,10 @@ struct AttentionKernel {
     void (*weights)(const AttentionProblem& problem, detail::Scratch& scratch, std::int64_t b, std::int64_t h,
                     std::span<const std::int64_t> rows, std::int64_t stride, float* narrow, double* wide);
     bool is_wide = false;
+
+    std::string declines(const AttentionProblem& problem) const {
+        return missing.empty() ? declines_problem(problem) : missing;
+    }
 };
 
 /// Best first, the reference last.

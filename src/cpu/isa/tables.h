@@ -1,9 +1,12 @@
 #pragma once
-#include "cpu/attention.h"
+#include "base/attention_problem.h"
+#include "base/pool.h"
+
+#include <span>
 
 namespace heed::cpu {
 
-/// What each file of this folder exports, and all that it exports.
+/// What each file of this folder exports, and all that it exports: one table. Each operation adds a member.
 struct AttentionFunctions {
     void (*forward)(detail::Pool& pool, const AttentionProblem& problem);
     void (*backward)(detail::Pool& pool, const AttentionProblem& problem);
@@ -11,10 +14,14 @@ struct AttentionFunctions {
                     std::span<const std::int64_t> rows, std::int64_t stride, float* narrow, double* wide);
 };
 
-extern const AttentionFunctions portable_attention;
-extern const AttentionFunctions avx2_attention;
-extern const AttentionFunctions avx512_attention;
-extern const AttentionFunctions avx512bf16_attention;
-extern const AttentionFunctions neon_attention;
+struct Kernels {
+    AttentionFunctions attention;
+};
+
+extern const Kernels portable_kernels;
+extern const Kernels avx2_kernels;
+extern const Kernels avx512_kernels;
+extern const Kernels avx512bf16_kernels;
+extern const Kernels neon_kernels;
 
 }  // namespace heed::cpu
