@@ -2,6 +2,8 @@
 
 from html import escape
 
+from report import cost_over_base
+
 COLOURS = {  # heed stands out; the others keep apart by lightness as well as by hue
     "heed": "#0b6e4f",
     "torch": "#e4813a",
@@ -11,6 +13,7 @@ COLOURS = {  # heed stands out; the others keep apart by lightness as well as by
 }
 LABELS = {"heed": "heed", "torch": "PyTorch", "onnxruntime": "ONNX Runtime", "blocked": "blocked GEMM", "naive": "naive"}
 WIDTH, LEFT, RIGHT, BAR, GAP, CASE_GAP, SECTION = 1000, 230, 190, 13, 2, 13, 38
+MARK = "stroke='#b3001b' stroke-width='1.6' stroke-dasharray='4 2'"  # a bar of heed's
 FONT = "font-family='Helvetica, Arial, DejaVu Sans, sans-serif'"
 
 
@@ -28,6 +31,39 @@ def _sections(results):
         if result.ok and not result.case.group:
             sections.setdefault(result.case.section, {}).setdefault(result.case.key, []).append(result)
     return sections
+
+
+def _costs(results, y):
+    """What options cost heed: 1 is the plain case of the same section, per visible tile. Shapes, and the y below."""
+    rows = [(r.case, cost_over_base(r, results)) for r in results if r.software == "heed" and r.case.base]
+    rows = [(case, cost) for case, cost in rows if cost]
+    if not rows:
+        return [], y
+    longest = max(2.0, *(cost for _, cost in rows))
+
+    def x_of(cost):
+        return LEFT + (WIDTH - LEFT - RIGHT) * cost / longest
+
+    y += SECTION - 16
+    shapes = [_text(16, y, "heed: cost over the plain case, per visible tile (shorter is better)", 15, weight="bold")]
+    section = ""
+    for case, cost in rows:
+        if case.section != section:
+            section = case.section
+            y += 22
+            shapes.append(_text(LEFT, y, section, 12, fill="#555"))
+            y += 6
+        shapes.append(_text(LEFT - 10, y + BAR - 2.5, case.name, 12, "end"))
+        shapes.append(
+            f"<rect x='{LEFT}' y='{y:.1f}' width='{x_of(cost) - LEFT:.1f}' height='{BAR}' fill='{COLOURS['heed']}'/>"
+        )
+        for value, style in ((1, "stroke='white' stroke-width='1'"), (case.cost_bar, MARK)):
+            x = x_of(value)
+            shapes.append(f"<line x1='{x:.1f}' y1='{y - 1:.1f}' x2='{x:.1f}' y2='{y + BAR + 1:.1f}' {style}/>")
+        x = x_of(max(cost, case.cost_bar)) + 6
+        shapes.append(_text(x, y + BAR - 2.5, f"{cost:.2f}", 11, fill="#0b4f3a", weight="bold"))
+        y += BAR + 5
+    return shapes, y
 
 
 def draw(results, title, subtitle):
@@ -73,8 +109,7 @@ def draw(results, title, subtitle):
             if case.bar:
                 x = x_of(case.bar)
                 marks.append(
-                    f"<line x1='{x:.1f}' y1='{case_top - 3:.1f}' x2='{x:.1f}' y2='{y + 1:.1f}' stroke='#b3001b' "
-                    f"stroke-width='1.6' stroke-dasharray='4 2'/>"
+                    f"<line x1='{x:.1f}' y1='{case_top - 3:.1f}' x2='{x:.1f}' y2='{y + 1:.1f}' {MARK}/>"
                 )
             y += max(CASE_GAP, 30 - len(rows) * (BAR + GAP))
         grid = []
@@ -86,14 +121,16 @@ def draw(results, title, subtitle):
         shapes += grid + bars + marks + labels
         y += 14
 
+    costs, y = _costs(results, y)
+    shapes += costs
+
     legend, x = [], 16
     present = {r.software for cases in sections.values() for rows in cases.values() for r in rows}
     for software in (name for name in COLOURS if name in present):
         legend.append(f"<rect x='{x}' y='66' width='14' height='14' fill='{COLOURS[software]}'/>")
         legend.append(_text(x + 20, 77.5, LABELS[software], 12, weight="bold" if software == "heed" else "normal"))
         x += 44 + 7 * len(LABELS[software])
-    legend.append(f"<line x1='{x + 4}' y1='64' x2='{x + 4}' y2='82' stroke='#b3001b' stroke-width='1.6' "
-                  "stroke-dasharray='4 2'/>")  # fmt: skip
+    legend.append(f"<line x1='{x + 4}' y1='64' x2='{x + 4}' y2='82' {MARK}/>")
     legend.append(_text(x + 12, 77.5, "what heed is to reach"))
     height = y + 16
     return "\n".join(
