@@ -84,15 +84,17 @@ def _with(section, ratio_bar, rows, **changes):
     return [replace(case, section=section, bar=bar, ratio_bar=ratio_bar, **changes) for case, bar in rows]
 
 
-FORWARD = _with("forward, f32", 1.1, [(TEACHING, 50), (BERT, 82), (GPT2, 80), (LLAMA, 85), (LONG, 85), (LONG_CAUSAL, 83)])
+FORWARD = _with(
+    "forward, f32", 1.1, [(TEACHING, 50), (BERT, 82), (GPT2, 80), (LLAMA, 85), (LONG, 85), (LONG_CAUSAL, 83)]
+)
 FORWARD_BF16 = _with(
     "forward, bf16", 1.3, [(BERT, 65), (GPT2, 0), (LLAMA, 65), (LONG, 70), (LONG_CAUSAL, 0)], dtype="bf16"
 )
 DECODE = [
     Case(
-        f"decode S={keys}", (1, 32, 8, 1, keys, 128), dtype, limit="read", section=f"decode, {dtype}", bar=80, ratio_bar=1.3,
-        quick=keys == 4096,
-    )
+        f"decode S={keys}", (1, 32, 8, 1, keys, 128), dtype, limit="read", section=f"decode, {dtype}", bar=80,
+        ratio_bar=1.3, quick=keys == 4096,
+    )  # fmt: skip
     for dtype in ("f32", "bf16")
     for keys in (4096, 32768)
 ]

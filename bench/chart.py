@@ -11,7 +11,13 @@ COLOURS = {  # heed stands out; the others keep apart by lightness as well as by
     "blocked": "#9a9a9a",
     "naive": "#cfcfcf",
 }
-LABELS = {"heed": "heed", "torch": "PyTorch", "onnxruntime": "ONNX Runtime", "blocked": "blocked GEMM", "naive": "naive"}
+LABELS = {
+    "heed": "heed",
+    "torch": "PyTorch",
+    "onnxruntime": "ONNX Runtime",
+    "blocked": "blocked GEMM",
+    "naive": "naive",
+}
 WIDTH, LEFT, RIGHT, BAR, GAP, CASE_GAP, SECTION = 1000, 230, 190, 13, 2, 13, 38
 MARK = "stroke='#b3001b' stroke-width='1.6' stroke-dasharray='4 2'"  # a bar of heed's
 FONT = "font-family='Helvetica, Arial, DejaVu Sans, sans-serif'"

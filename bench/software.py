@@ -214,9 +214,8 @@ class OnnxRuntime:
             slopes = self._array(problem, "slopes", (1, h, 1, 1))
             distance = np.abs(np.arange(t)[:, None] + (s - t) - np.arange(s)[None, :])
             inputs["attention_bias"] = self._value((-slopes * distance).astype(np.float32))
-        session = self._session(
-            "MultiHeadAttention", names, ["output"], {"num_heads": h, "unidirectional": int(bool(options.get("causal")))}
-        )
+        attributes = {"num_heads": h, "unidirectional": int(bool(options.get("causal")))}
+        session = self._session("MultiHeadAttention", names, ["output"], attributes)
         out = self._value(np.zeros((b, t, h * d), np.float32))
         bindings = []
         for copy in range(problem.copies):
@@ -256,7 +255,9 @@ class OnnxRuntime:
             k = self._array(problem, "k", (b, g, s, d), copy)
             v = self._array(problem, "v", (b, g, s, d), copy)
             new = slice(s - t, s)
-            inputs = {**shared, "key": self._value(self._rows(k[:, :, new])), "value": self._value(self._rows(v[:, :, new]))}
+            inputs = dict(shared)
+            inputs["key"] = self._value(self._rows(k[:, :, new]))
+            inputs["value"] = self._value(self._rows(v[:, :, new]))
             # The cache in and out is one buffer, as a decoder has it: only the new key and value are written.
             caches = {"key": self._value(k.copy()), "value": self._value(v.copy())}
             if decode:
