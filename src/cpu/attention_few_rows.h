@@ -1,8 +1,8 @@
 #pragma once
 #include "cpu/attention_pack.h"
 
-/// Scores of a tile of at most eight rows (decoding): the lanes run along the head, so that each key is read once, as whole
-/// vectors, in order, which is what memory likes.
+/// Scores of a tile of at most eight rows (decoding): the lanes run along the head, so that each key is read once, as
+/// whole vectors, in order, which is what memory likes.
 
 namespace heed::cpu {
 
@@ -68,7 +68,8 @@ void few_row_scores(const RowTile& tile, const KeyBlock& block, const float* q, 
     const std::int64_t stride = tile.lanes * tile.vectors;
     const auto run = [&]<int R>(std::int64_t first) {
         for (std::int64_t j = 0; j < block.count; j += Isa::lanes / R) {
-            few_row_group<Isa, Product, R>(block, j, block.count, q + first * q_stride, q_stride, scores + first, stride);
+            few_row_group<Isa, Product, R>(block, j, block.count, q + first * q_stride, q_stride, scores + first,
+                                           stride);
         }
     };
     // The fewest rows that hold them all; where a vector has four lanes, four at a time.
@@ -99,7 +100,9 @@ HEED_INLINE void few_row_values(const KeyBlock& block, const float* weights, std
     HEED_UNROLL
     for (int r = 0; r < R; ++r) {
         HEED_UNROLL
-        for (int n = 0; n < NV; ++n) { sum[r][n] = S::load(sums + r * value_stride + (first + n) * L) * S::all(alpha[r]); }
+        for (int n = 0; n < NV; ++n) {
+            sum[r][n] = S::load(sums + r * value_stride + (first + n) * L) * S::all(alpha[r]);
+        }
     }
     // This pass's share of the next block's keys.
     const std::int64_t from = block.next_k.lines * pass / passes;
@@ -137,7 +140,8 @@ void few_row_product(const RowTile& tile, const KeyBlock& block, const float* we
         int first = 0;
         for (int pass = 0; pass < passes; ++pass, first += NV) {
             if (first + NV <= vectors) {
-                few_row_values<Isa, Product, R, NV>(block, weights, stride, alpha, sums, value_stride, first, passes, pass);
+                few_row_values<Isa, Product, R, NV>(block, weights, stride, alpha, sums, value_stride, first, passes,
+                                                    pass);
                 continue;
             }
             for (int n = first; n < vectors; ++n) {

@@ -17,14 +17,14 @@ HEED_INLINE std::int64_t q_floats(const Sizes<Isa, Product>& z) {
 template <class Isa, class Product>
 struct ForwardScratch {
     RowTile* tiles;
-    float* q;         ///< [tiles_per_task][depth][64]
-    float* sums;      ///< [tiles_per_task][64][value_stride]
-    float* largest;   ///< [tiles_per_task][64]
-    float* sum;       ///< [tiles_per_task][64]
-    float* staging;   ///< [64][row_stride] query rows on their way to q
-    float* now;       ///< [64]
-    float* alpha;     ///< [64]
-    float* pairs;     ///< [keys/2][64] weights as pairs of bf16
+    float* q;        ///< [tiles_per_task][depth][64]
+    float* sums;     ///< [tiles_per_task][64][value_stride]
+    float* largest;  ///< [tiles_per_task][64]
+    float* sum;      ///< [tiles_per_task][64]
+    float* staging;  ///< [64][row_stride] query rows on their way to q
+    float* now;      ///< [64]
+    float* alpha;    ///< [64]
+    float* pairs;    ///< [keys/2][64] weights as pairs of bf16
     PackScratch pack;
     ScoreScratch score;
 
@@ -101,7 +101,8 @@ public:
             for (std::int64_t t = 0; t < tiles; ++t) {
                 const RowTile& tile = scratch.tiles[t];
                 if (tile.begin >= j + block.count || tile.end <= j) { continue; }
-                const Cover pattern = call.pattern ? pattern_cover(call, tile, keys, block.least, block.most) : Cover::all;
+                const Cover pattern =
+                    call.pattern ? pattern_cover(call, tile, keys, block.least, block.most) : Cover::all;
                 if (pattern == Cover::none) { continue; }
                 if (!packed) {
                     const std::int64_t rest = smaller(call.tile_keys, end - j - block.count);
@@ -169,7 +170,8 @@ private:
         }
         const bool dense = dense_add<Isa, L>(call, tile, keys, block, pattern, scratch.score);
         __builtin_memcpy(scratch.now, state.largest, static_cast<std::size_t>(stride) * 4);
-        const Scored scored = adjust_scores<Isa, L>(call, tile, block, dense, scores, scratch.score.add, nullptr, scratch.now);
+        const Scored scored =
+            adjust_scores<Isa, L>(call, tile, block, dense, scores, scratch.score.add, nullptr, scratch.now);
         const bool careful = scored.partial && !values_finite<Isa, Product>(call, block);
         weigh<Isa, L>(tile, block, scored, careful, scores, scratch.now, state, scratch.alpha);
         if (call.drop || call.keep.data != nullptr) { drop<Isa, L>(call, tile, block, scores); }
@@ -200,10 +202,9 @@ private:
             constexpr int d = Product::depth_per_lane;
             return KeySpan{from / d, (to + d - 1) / d};
         };
-        matrix_add<Isa, Product, Isa::lanes, Walk::along_column>(weights, stride, block.v, block.v_stride, sums,
-                                                                 z.value_stride, tile.rows,
-                                                                 static_cast<int>(z.value_stride / Isa::lanes),
-                                                                 scratch.alpha, span);
+        matrix_add<Isa, Product, Isa::lanes, Walk::along_column>(
+            weights, stride, block.v, block.v_stride, sums, z.value_stride, tile.rows,
+            static_cast<int>(z.value_stride / Isa::lanes), scratch.alpha, span);
     }
 
     struct KeySpan {
@@ -219,7 +220,8 @@ private:
     }
 
     /// Step 7's division, the sink, and the writing of out and lse.
-    static void finish(const Call& call, const RowTile& tile, const float* sums, const float* largest, const float* sum) {
+    static void finish(const Call& call, const RowTile& tile, const float* sums, const float* largest,
+                       const float* sum) {
         constexpr double ln_2 = 0.69314718055994531;
         const Sizes<Isa, Product> z(call);
         const std::int64_t size = call.out.dtype == DType::f32 ? 4 : 2;
@@ -238,8 +240,8 @@ private:
             }
             const bool nothing = top == negative_infinity;
             const float factor = nothing ? 0.0F : call.kept * weight / total;
-            const std::int64_t at = tile.batch * call.out.b + tile.head[r] * call.out.h +
-                                    (tile.query_begin + tile.index[r]) * call.out.row;
+            const std::int64_t at =
+                tile.batch * call.out.b + tile.head[r] * call.out.h + (tile.query_begin + tile.index[r]) * call.out.row;
             store_row<Isa>(call.out.dtype, call.out.data + at * size, call.out.column, call.value_size,
                            sums + r * z.value_stride, factor);
             if (call.has_lse) {

@@ -145,8 +145,8 @@ void pack_queries(const Call& call, const RowTile& tile, float* staging, float* 
 }
 
 /// Keys [begin, begin + rows) as they lie in memory; nothing where a row is not in one piece.
-HEED_INLINE Upcoming upcoming(const Tensor4& t, const Sequence& s, std::int64_t g, std::int64_t begin, std::int64_t rows,
-                              std::int64_t columns) {
+HEED_INLINE Upcoming upcoming(const Tensor4& t, const Sequence& s, std::int64_t g, std::int64_t begin,
+                              std::int64_t rows, std::int64_t columns) {
     const std::int64_t size = element_bytes(t.dtype);
     return {t.data + (s.batch * t.b + g * t.h + (s.key_begin + begin) * t.row) * size, t.row * size,
             t.column == 1 ? rows : 0, (columns * size + 63) / 64};

@@ -1,7 +1,8 @@
 #pragma once
 #include "cpu/attention_scores.h"
 
-/// Steps 5 and 6 for a tile: weights relative to the running maximum, dropout, and the form that the product with V reads.
+/// Steps 5 and 6 for a tile: weights relative to the running maximum, dropout, and the form that the product with V
+/// reads.
 
 namespace heed::cpu {
 
@@ -56,7 +57,9 @@ void weigh(const RowTile& tile, const KeyBlock& block, const Scored& scored, boo
                 S::store(place + j * stride, x == hidden ? nothing : w);
             }
         }
-        for (std::int64_t j = larger(begin, larger(end, seen_begin)); j < seen_end; ++j) { S::store(place + j * stride, nothing); }
+        for (std::int64_t j = larger(begin, larger(end, seen_begin)); j < seen_end; ++j) {
+            S::store(place + j * stride, nothing);
+        }
         const F<L> rescale = S::exp2(before - base);
         S::store(alpha + n * L, rescale);
         S::store(state.sum + n * L, S::load(state.sum + n * L) * rescale + sum);

@@ -13,8 +13,8 @@ template <class Isa, class Product>
 class Weights {
 public:
     /// out[r][j], row r at out + r * stride, for the tile's rows and all keys of the entry.
-    static void rows(const Call& call, const Sequence& s, const Keys& keys, const RowTile& tile, detail::Scratch& memory,
-                     std::int64_t stride, float* out) {
+    static void rows(const Call& call, const Sequence& s, const Keys& keys, const RowTile& tile,
+                     detail::Scratch& memory, std::int64_t stride, float* out) {
         const Sizes<Isa, Product> z(call);
         Buffers buffer{};
         const std::size_t bytes = layout(call, nullptr, buffer);
@@ -29,15 +29,17 @@ public:
                 KeyBlock block{.begin = j, .count = smaller(call.tile_keys, s.keys - j)};
                 block_scores<L>(call, s, keys, tile, block, buffer);
                 const std::int64_t tile_stride = tile.lanes * tile.vectors;
-                transpose_rows<Isa, L>([&](std::int64_t n) { return buffer.score.scores + n * tile_stride; }, block.count,
-                                       tile.rows, buffer.score.rows, round_up(call.tile_keys, 16));
+                transpose_rows<Isa, L>([&](std::int64_t n) { return buffer.score.scores + n * tile_stride; },
+                                       block.count, tile.rows, buffer.score.rows, round_up(call.tile_keys, 16));
                 for (int r = 0; r < tile.rows; ++r) {
                     __builtin_memcpy(out + r * stride + j, buffer.score.rows + r * round_up(call.tile_keys, 16),
                                      static_cast<std::size_t>(block.count) * 4);
                 }
             }
         });
-        for (int r = 0; r < tile.rows; ++r) { normalise(call, tile, r, s.keys, buffer.largest[r], buffer.sum[r], out + r * stride); }
+        for (int r = 0; r < tile.rows; ++r) {
+            normalise(call, tile, r, s.keys, buffer.largest[r], buffer.sum[r], out + r * stride);
+        }
     }
 
 private:
@@ -68,8 +70,8 @@ private:
 
     /// Scores of one block in powers of two, -infinity where hidden; raises largest and sum.
     template <int L>
-    static void block_scores(const Call& call, const Sequence& s, const Keys& keys, const RowTile& tile, KeyBlock& block,
-                             const Buffers& buffer) {
+    static void block_scores(const Call& call, const Sequence& s, const Keys& keys, const RowTile& tile,
+                             KeyBlock& block, const Buffers& buffer) {
         using S = Simd<Isa, L>;
         const Sizes<Isa, Product> z(call);
         const std::int64_t stride = tile.lanes * tile.vectors;

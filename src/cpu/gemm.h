@@ -2,8 +2,8 @@
 #include "cpu/simd.h"
 
 /// Matrix products of tiles, all of one form: C[m][n] (+)= sum_k A(m, k) * B[k][n] with the lanes along n. A is read
-/// one 32-bit lane at a time and broadcast, B and C are read and written as vectors. Reaches 98 % of the FMA peak from L1
-/// on Zen 4 for the register tiles below.
+/// one 32-bit lane at a time and broadcast, B and C are read and written as vectors. Reaches 98 % of the FMA peak from
+/// L1 on Zen 4 for the register tiles below.
 
 namespace heed::cpu {
 
@@ -126,10 +126,9 @@ void matrix_add(const float* a, std::int64_t a_stride, const float* b, std::int6
             constexpr int MR = Registers<Isa>::rows(NV);
             const auto run = [&]<int Rows>(std::int64_t m) {
                 const auto [begin, end] = span(m, Rows);
-                tile_add<Isa, Product, L, Rows, NV, W>(a + m * a_step + begin * a_depth, a_stride,
-                                                       b + first * L + begin * b_stride, b_stride, end - begin,
-                                                       c + m * c_stride + first * L, c_stride,
-                                                       factor == nullptr ? nullptr : factor + m);
+                tile_add<Isa, Product, L, Rows, NV, W>(
+                    a + m * a_step + begin * a_depth, a_stride, b + first * L + begin * b_stride, b_stride, end - begin,
+                    c + m * c_stride + first * L, c_stride, factor == nullptr ? nullptr : factor + m);
             };
             std::int64_t m = 0;
             for (; m + MR <= rows; m += MR) { run.template operator()<MR>(m); }

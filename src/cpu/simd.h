@@ -193,7 +193,8 @@ struct Simd {
 
     /// Lanes 2n and 2n+1: lanes n and n + L/2 of a (of b) added up.
     static HEED_INLINE V add_halves(V a, V b) {
-        return interleave<0>(a, b, std::make_index_sequence<L>{}) + interleave<L / 2>(a, b, std::make_index_sequence<L>{});
+        return interleave<0>(a, b, std::make_index_sequence<L>{}) +
+               interleave<L / 2>(a, b, std::make_index_sequence<L>{});
     }
 
     /// Rows become columns: L vectors of L lanes, in place.

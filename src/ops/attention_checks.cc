@@ -198,9 +198,7 @@ struct Checker {
         if (!(o.softcap >= 0) || !std::isfinite(o.softcap)) {
             refuse("softcap", "0 (none) or a positive number", std::to_string(o.softcap));
         }
-        if (!(o.dropout.p >= 0 && o.dropout.p < 1)) {
-            refuse("dropout.p", "0 <= p < 1", std::to_string(o.dropout.p));
-        }
+        if (!(o.dropout.p >= 0 && o.dropout.p < 1)) { refuse("dropout.p", "0 <= p < 1", std::to_string(o.dropout.p)); }
         const auto side = [&](const char* name, std::int64_t& value) {
             if (value < -1) { refuse(name, "-1 (unlimited) or more", std::to_string(value)); }
             value = std::min(value, 2 * largest_position);
@@ -252,9 +250,7 @@ struct Checker {
         if (o.pattern) { o.pattern.check(function, problem.batch, problem.heads); }
     }
 
-    Shape output_shape() const {
-        return {problem.q.extent(0), problem.heads, problem.queries, problem.value_size};
-    }
+    Shape output_shape() const { return {problem.q.extent(0), problem.heads, problem.queries, problem.value_size}; }
     Shape row_shape() const { return {problem.q.extent(0), problem.heads, problem.queries}; }
 
     void apart(const char* name, const View& output, std::initializer_list<View> more_inputs) const {
@@ -339,8 +335,8 @@ AttentionProblem checked_backward(const char* function, const View& q, const Vie
     on_request("dbias", "bias", gradients.dbias, options.bias);
     on_request("dsinks", "sinks", gradients.dsinks, options.sinks);
     on_request("dalibi_slopes", "alibi_slopes", gradients.dalibi_slopes, options.alibi_slopes);
-    const MutableView outputs[] = {gradients.dq, gradients.dk, gradients.dv, gradients.dbias, gradients.dsinks,
-                                   gradients.dalibi_slopes};
+    const MutableView outputs[] = {gradients.dq,    gradients.dk,     gradients.dv,
+                                   gradients.dbias, gradients.dsinks, gradients.dalibi_slopes};
     const char* names[] = {"dq", "dk", "dv", "dbias", "dsinks", "dalibi_slopes"};
     for (int a = 0; a < 6; ++a) {
         for (int b = 0; b < a; ++b) {

@@ -14,8 +14,8 @@ double at(const View& x, std::int64_t b, std::int64_t h, std::int64_t row, std::
                        b * x.stride(0) + h * x.stride(1) + row * x.stride(2) + column * x.stride(3));
 }
 void put(const MutableView& x, std::int64_t b, std::int64_t h, std::int64_t row, std::int64_t column, double value) {
-    write_number(x.dtype(), x.data(),
-                 b * x.stride(0) + h * x.stride(1) + row * x.stride(2) + column * x.stride(3), value);
+    write_number(x.dtype(), x.data(), b * x.stride(0) + h * x.stride(1) + row * x.stride(2) + column * x.stride(3),
+                 value);
 }
 double at(const View& x, std::int64_t b, std::int64_t h, std::int64_t row) {
     return read_number(x.dtype(), x.data(), b * x.stride(0) + h * x.stride(1) + row * x.stride(2));
@@ -35,8 +35,7 @@ double distance(const AttentionProblem& p, const Sequence& s, std::int64_t i, st
 
 }  // namespace
 
-void SoftmaxRow::compute(const AttentionProblem& p, const Sequence& s, std::int64_t b, std::int64_t h,
-                         std::int64_t i) {
+void SoftmaxRow::compute(const AttentionProblem& p, const Sequence& s, std::int64_t b, std::int64_t h, std::int64_t i) {
     const auto keys = static_cast<std::size_t>(s.keys);
     const std::int64_t g = h / p.group();
     weight.assign(keys, 0);
@@ -135,9 +134,7 @@ struct Sums {
     std::int64_t index(std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t j) const {
         const std::int64_t at[4] = {b, h, i, j};
         std::int64_t n = 0;
-        for (int axis = 0; axis < 4; ++axis) {
-            n = n * view.extent(axis) + (view.extent(axis) == 1 ? 0 : at[axis]);
-        }
+        for (int axis = 0; axis < 4; ++axis) { n = n * view.extent(axis) + (view.extent(axis) == 1 ? 0 : at[axis]); }
         return n;
     }
     void store() const {
@@ -227,10 +224,12 @@ void attend_backward(const AttentionProblem& p) {
             }
             for (std::int64_t j = 0; j < s.key_rows; ++j) {
                 for (std::int64_t c = 0; c < p.head_size; ++c) {
-                    put(p.gradients.dk, s.batch, g, s.key_begin + j, c, dk[static_cast<std::size_t>(j * p.head_size + c)]);
+                    put(p.gradients.dk, s.batch, g, s.key_begin + j, c,
+                        dk[static_cast<std::size_t>(j * p.head_size + c)]);
                 }
                 for (std::int64_t e = 0; e < p.value_size; ++e) {
-                    put(p.gradients.dv, s.batch, g, s.key_begin + j, e, dv[static_cast<std::size_t>(j * p.value_size + e)]);
+                    put(p.gradients.dv, s.batch, g, s.key_begin + j, e,
+                        dv[static_cast<std::size_t>(j * p.value_size + e)]);
                 }
             }
         }
