@@ -1,0 +1,138 @@
+#pragma once
+/// What the kernels of all instruction sets share: a call as plain data, and the split of its work. Code in here is
+/// compiled once, for the baseline; isa/ includes this header and calls it, but instantiates nothing of it.
+
+#include "base/attention_problem.h"
+#include "base/pool.h"
+
+namespace heed::cpu {
+
+/// A tensor [b, h, row, column] as plain data; strides in elements, 0 along repeated axes.
+struct Tensor4 {
+    char* data = nullptr;
+    DType dtype = DType::f32;
+    std::int64_t b = 0, h = 0, row = 0, column = 0;
+};
+
+constexpr int most_rows = 64;  ///< rows of a tile: four vectors of 16 lanes
+
+/// Up to 64 query rows that share a key/value head. Lanes past `rows` repeat the last row.
+struct RowTile {
+    int rows = 0;
+    int lanes = 16;    ///< L
+    int vectors = 0;   ///< of L lanes
+    bool visible = true;  ///< some row has a key to see
+    std::int64_t batch = 0, sequence = 0;  ///< index along B of the tensors; entry (or packed sequence)
+    std::int64_t query_begin = 0;
+    std::int32_t head[most_rows];
+    std::int32_t index[most_rows];     ///< i
+    std::int32_t position[most_rows];  ///< p_i, less Keys::position_base
+    std::int32_t low[most_rows];       ///< a key at position x is in the window when low <= x <= high
+    std::int32_t high[most_rows];
+    float slope[most_rows];  ///< ALiBi, times log2(e)
+    std::uint32_t plane[most_rows];  ///< b*H + h, for dropout
+    /// Keys, by index, that some row (all rows) of vector n may see; exact where key positions are implicit.
+    std::int32_t some_begin[most_rows / 4], some_end[most_rows / 4];
+    std::int32_t all_begin[most_rows / 4], all_end[most_rows / 4];
+    std::int32_t begin = 0, end = 0;  ///< union of the vectors' `some`
+
+    int stride() const { return lanes * vectors; }
+};
+
+/// The keys of one entry.
+struct Keys {
+    std::int64_t begin = 0;   ///< first row along S
+    std::int64_t count = 0;
+    std::int64_t position_base = 0;
+    bool explicit_positions = false;
+};
+
+/// One call, for every instruction set.
+struct Call {
+    const AttentionProblem* problem = nullptr;
+    std::int64_t batch = 0, heads = 0, kv_heads = 0, group = 1;
+    std::int64_t head_size = 0, value_size = 0;
+    Tensor4 q, k, v, out, dout, dq, dk, dv, bias, allow, keep;
+    bool has_lse = false;
+    float factor = 1;       ///< scale * log2(e): scores in powers of two
+    float cap = 0;          ///< softcap * log2(e)
+    float inverse_cap = 0;  ///< scale / softcap
+    bool alibi = false;
+    bool drop = false;         ///< by generator
+    std::uint64_t drop_seed = 0;
+    std::uint32_t drop_offset = 0;
+    std::uint32_t drop_below = 0;  ///< dropped where word <= drop_below
+    float kept = 1;                ///< 1 / (1 - p)
+    bool pattern = false;
+    bool sinks = false;
+    std::int64_t tile_keys = 96;  ///< keys of a block
+};
+
+/// How one entry's forward work is cut up. Depends on the entry's own sizes alone, so neither the batch nor the number of
+/// threads changes a bit of the result.
+struct Split {
+    std::int64_t tiles = 0;          ///< row tiles of one key/value head
+    std::int64_t tiles_per_task = 1;
+    std::int64_t row_blocks = 0;     ///< tasks along the rows
+    std::int64_t key_parts = 1;
+    std::int64_t part_keys = 0;
+    std::int64_t heads_per_tile = 1;  ///< short sequences: heads of the group share a tile
+    std::int64_t rows_per_tile = 64;
+    std::int64_t tile_rows = 64;      ///< most rows that a tile has
+
+    std::int64_t tasks(std::int64_t kv_heads) const { return row_blocks * kv_heads * key_parts; }
+};
+
+/// Where each entry's tasks and partial results begin, over the whole batch.
+struct ForwardPlan {
+    struct Entry {
+        std::int64_t first_task = 0;
+        std::int64_t first_partial = 0;  ///< in floats
+        std::int64_t first_merge = 0;
+    };
+    const Entry* entries = nullptr;  ///< [batch + 1]
+    float* partials = nullptr;
+    std::int64_t tasks = 0;
+    std::int64_t merges = 0;  ///< tiles whose keys were split
+    double operations = 0;
+
+    /// The entry that a task (merge) belongs to.
+    std::int64_t entry_of_task(std::int64_t batch, std::int64_t task) const;
+    std::int64_t entry_of_merge(std::int64_t batch, std::int64_t merge) const;
+};
+/// Floats that one part of one split tile leaves behind: sums, largest and sum of its rows.
+std::int64_t partial_floats(const Split& split, std::int64_t value_stride);
+/// Memory comes from the pool's shared scratch and holds until the next plan.
+ForwardPlan plan_forward(const Call& call, detail::Pool& pool, std::int64_t value_stride);
+
+Sequence sequence_of(const Call& call, std::int64_t b);
+
+Call make_call(const AttentionProblem& problem);
+Keys keys_of(const Call& call, const Sequence& s);
+Split split_forward(const Call& call, const Sequence& s);
+/// Tile number t of key/value head g of entry b.
+void fill_rows(const Call& call, const Sequence& s, const Keys& keys, const Split& split, std::int64_t b,
+               std::int64_t g, std::int64_t t, int widest_lanes, RowTile& tile);
+
+/// Key positions of [begin, begin + count), less the base, and their range.
+void fill_key_positions(const Call& call, const Sequence& s, const Keys& keys, std::int64_t begin, std::int64_t count,
+                        std::int32_t* positions, std::int32_t& least, std::int32_t& most);
+
+/// What the pattern says of a tile and a block of keys (positions [least, most]).
+Cover pattern_cover(const Call& call, const RowTile& tile, const Keys& keys, std::int32_t least, std::int32_t most);
+/// add[n] = -infinity where the pattern hides key begin + n from the tile's row.
+void pattern_row(const Call& call, const RowTile& tile, const Keys& keys, int row, std::int64_t begin,
+                 std::int64_t count, const std::int32_t* positions, float* add);
+
+double sink_of(const Call& call, std::int64_t head);
+void put_lse(const Call& call, const RowTile& tile, int row, double lse);
+/// Output 0 and lse of nothing for rows that are past their length.
+void clear_all_rows(const Call& call);
+
+/// Empty where the fast kernels can take the problem; otherwise why not.
+std::string declines(const AttentionProblem& problem);
+
+/// Bytes of the second-level cache of a core.
+std::size_t level2_bytes();
+
+}  // namespace heed::cpu

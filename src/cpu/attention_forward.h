@@ -1,0 +1,228 @@
+#pragma once
+#include "cpu/attention_pack.h"
+#include "cpu/attention_softmax.h"
+
+#include <cmath>
+
+namespace heed::cpu {
+
+/// Scratch of one worker, laid out in one piece of memory.
+template <class Isa, class Product>
+struct ForwardScratch {
+    RowTile* tiles;
+    float* q;         ///< [tiles_per_task][depth][64]
+    float* sums;      ///< [tiles_per_task][64][value_stride]
+    float* largest;   ///< [tiles_per_task][64]
+    float* sum;       ///< [tiles_per_task][64]
+    float* staging;   ///< [64][row_stride] query rows on their way to q
+    float* now;       ///< [64]
+    float* alpha;     ///< [64]
+    float* pairs;     ///< [keys/2][64] weights as pairs of bf16
+    PackScratch pack;
+    ScoreScratch score;
+
+    static std::size_t layout(const Call& call, std::int64_t tiles, char* memory, ForwardScratch* to) {
+        Arena arena{memory};
+        ForwardScratch s{};
+        const Sizes<Isa, Product> z(call);
+        const auto count = static_cast<std::size_t>(tiles);
+        s.tiles = arena.take<RowTile>(count);
+        s.q = arena.take<float>(count * z.depth * most_rows);
+        s.sums = arena.take<float>(count * most_rows * z.value_stride);
+        s.largest = arena.take<float>(count * most_rows);
+        s.sum = arena.take<float>(count * most_rows);
+        s.staging = arena.take<float>(most_rows * z.row_lanes);
+        s.now = arena.take<float>(most_rows);
+        s.alpha = arena.take<float>(most_rows);
+        s.pairs = arena.take<float>((z.keys + 1) / 2 * most_rows);
+        s.pack = PackScratch::take(arena, z.keys * z.depth, z.keys * z.value_stride);
+        s.score.scores = arena.take<float>((z.keys + 1) * most_rows);
+        const bool dense = call.bias.data != nullptr || call.allow.data != nullptr || call.pattern;
+        s.score.add = arena.take<float>(dense ? z.keys * most_rows : 0);
+        s.score.rows = arena.take<float>(dense ? most_rows * round_up(z.keys, 16) : 0);
+        s.score.positions = arena.take<std::int32_t>(z.keys);
+        if (to != nullptr) { *to = s; }
+        return arena.used;
+    }
+};
+
+/// What a task leaves behind where keys are split: sums, largest and sum per row.
+struct Partial {
+    float* sums;     ///< [rows][value_stride]
+    float* largest;  ///< [rows]
+    float* sum;
+};
+
+template <class Isa, class Product>
+class Forward {
+public:
+    using Scratch = ForwardScratch<Isa, Product>;
+
+    /// Tiles [first_tile, first_tile + tiles) of key/value head g over keys [key_begin, key_end).
+    static void task(const Call& call, const Sequence& s, const Split& split, std::int64_t b, std::int64_t g,
+                     std::int64_t first_tile, std::int64_t tiles, std::int64_t key_begin, std::int64_t key_end,
+                     const Scratch& scratch, const Partial* partial) {
+        const Sizes<Isa, Product> z(call);
+        const Keys keys = keys_of(call, s);
+        std::int64_t begin = key_end;
+        std::int64_t end = key_begin;
+        for (std::int64_t t = 0; t < tiles; ++t) {
+            RowTile& tile = scratch.tiles[t];
+            fill_rows(call, s, keys, split, b, g, first_tile + t, Isa::lanes, tile);
+            pack_queries<Isa, Product>(call, tile, scratch.staging, scratch.q + t * z.depth * most_rows);
+            __builtin_memset(scratch.sums + t * most_rows * z.value_stride, 0,
+                             static_cast<std::size_t>(tile.rows) * z.value_stride * 4);
+            for (int r = 0; r < most_rows; ++r) {
+                scratch.largest[t * most_rows + r] = negative_infinity;
+                scratch.sum[t * most_rows + r] = 0;
+            }
+            if (tile.visible) {
+                begin = smaller<std::int64_t>(begin, tile.begin);
+                end = larger<std::int64_t>(end, tile.end);
+            }
+        }
+        begin = larger(begin, key_begin);
+        begin -= (begin - key_begin) % call.tile_keys;
+        end = smaller(end, key_end);
+        for (std::int64_t j = begin; j < end; j += call.tile_keys) {
+            KeyBlock block{.begin = j, .count = smaller(call.tile_keys, end - j)};
+            fill_key_positions(call, s, keys, j, block.count, scratch.score.positions, block.least, block.most);
+            block.positions = scratch.score.positions;
+            bool packed = false;
+            for (std::int64_t t = 0; t < tiles; ++t) {
+                const RowTile& tile = scratch.tiles[t];
+                if (tile.begin >= j + block.count || tile.end <= j) { continue; }
+                const Cover pattern = call.pattern ? pattern_cover(call, tile, keys, block.least, block.most) : Cover::all;
+                if (pattern == Cover::none) { continue; }
+                if (!packed) { pack_keys_values<Isa, Product>(call, s, g, scratch.pack, block); }
+                packed = true;
+                with_lanes<Isa>(tile.lanes, [&]<int L>() { step<L>(call, tile, keys, block, pattern, t, scratch); });
+            }
+        }
+        for (std::int64_t t = 0; t < tiles; ++t) {
+            if (partial == nullptr) {
+                finish(call, scratch.tiles[t], scratch.sums + t * most_rows * z.value_stride,
+                       scratch.largest + t * most_rows, scratch.sum + t * most_rows);
+            } else {
+                keep(scratch, t, partial[t], z.value_stride);
+            }
+        }
+    }
+
+    /// Merges the parts of one tile, in order, and writes its output.
+    static void merge(const Call& call, const RowTile& tile, const Partial* parts, std::int64_t count) {
+        const Sizes<Isa, Product> z(call);
+        for (int r = 0; r < tile.rows; ++r) {
+            float largest = negative_infinity;
+            for (std::int64_t n = 0; n < count; ++n) {
+                const float x = parts[n].largest[r];
+                largest = x != x ? x : larger(largest, x);
+            }
+            float* sums = parts[0].sums + r * z.value_stride;
+            float total = 0;
+            for (std::int64_t n = 0; n < count; ++n) {
+                const float x = parts[n].largest[r];
+                const float weight = x == negative_infinity ? 0.0F : exp2f(x - largest);
+                total += weight * parts[n].sum[r];
+                const float* from = parts[n].sums + r * z.value_stride;
+                if (n == 0) {
+                    for (std::int64_t e = 0; e < z.value_stride; ++e) { sums[e] = weight * from[e]; }
+                } else if (weight != 0) {
+                    for (std::int64_t e = 0; e < z.value_stride; ++e) { sums[e] += weight * from[e]; }
+                }
+            }
+            parts[0].largest[r] = largest;
+            parts[0].sum[r] = total;
+        }
+        finish(call, tile, parts[0].sums, parts[0].largest, parts[0].sum);
+    }
+
+private:
+    template <int L>
+    static void step(const Call& call, const RowTile& tile, const Keys& keys, KeyBlock& block, Cover pattern,
+                     std::int64_t t, const Scratch& scratch) {
+        const Sizes<Isa, Product> z(call);
+        float* scores = scratch.score.scores;
+        const std::int64_t stride = tile.lanes * tile.vectors;
+        float* sums = scratch.sums + t * most_rows * z.value_stride;
+        const RowState state{scratch.largest + t * most_rows, scratch.sum + t * most_rows};
+        raw_scores<Isa, Product, L>(tile, block, scratch.q + t * z.depth * most_rows, z.depth, scores);
+        const bool dense = dense_add<Isa, L>(call, tile, keys, block, pattern, scratch.score);
+        __builtin_memcpy(scratch.now, state.largest, static_cast<std::size_t>(stride) * 4);
+        const Scored scored = adjust_scores<Isa, L>(call, tile, block, dense, scores, scratch.score.add, nullptr, scratch.now);
+        const bool careful = scored.partial && !values_finite<Isa, Product>(call, block);
+        weigh<Isa, L>(tile, block, scored, careful, scores, scratch.now, state, scratch.alpha);
+        if (call.drop || call.keep.data != nullptr) { drop<Isa, L>(call, tile, block, scores); }
+        if (careful) {
+            careful_product<Isa, Product>(call, tile, block, scores, scratch.alpha, sums);
+            return;
+        }
+        const float* weights = scores;
+        if constexpr (Product::depth_per_lane == 2) {
+            pair_weights<Isa, L>(tile, block, scores, scratch.pairs);
+            weights = scratch.pairs;
+        }
+        const auto span = [&](std::int64_t m, int count) {
+            std::int64_t from = block.count;
+            std::int64_t to = 0;
+            for (std::int64_t n = m / L; n <= (m + count - 1) / L; ++n) {
+                const std::int64_t vector_begin = larger<std::int64_t>(tile.some_begin[n] - block.begin, 0);
+                const std::int64_t vector_end = smaller<std::int64_t>(tile.some_end[n] - block.begin, block.count);
+                if (vector_begin < vector_end) {
+                    from = smaller(from, vector_begin);
+                    to = larger(to, vector_end);
+                }
+            }
+            constexpr int d = Product::depth_per_lane;
+            return KeySpan{from / d, (to + d - 1) / d};
+        };
+        matrix_add<Isa, Product, Isa::lanes, Walk::along_column>(weights, stride, block.v, block.v_stride, sums,
+                                                                 z.value_stride, tile.rows,
+                                                                 static_cast<int>(z.value_stride / Isa::lanes),
+                                                                 scratch.alpha, span);
+    }
+
+    struct KeySpan {
+        std::int64_t begin;
+        std::int64_t end;
+    };
+
+    static void keep(const Scratch& scratch, std::int64_t t, const Partial& to, std::int64_t value_stride) {
+        const auto rows = static_cast<std::size_t>(scratch.tiles[t].rows);
+        __builtin_memcpy(to.sums, scratch.sums + t * most_rows * value_stride, rows * value_stride * 4);
+        __builtin_memcpy(to.largest, scratch.largest + t * most_rows, rows * 4);
+        __builtin_memcpy(to.sum, scratch.sum + t * most_rows, rows * 4);
+    }
+
+    /// Step 7's division, the sink, and the writing of out and lse.
+    static void finish(const Call& call, const RowTile& tile, const float* sums, const float* largest, const float* sum) {
+        constexpr double ln_2 = 0.69314718055994531;
+        const Sizes<Isa, Product> z(call);
+        const std::int64_t size = call.out.dtype == DType::f32 ? 4 : 2;
+        for (int r = 0; r < tile.rows; ++r) {
+            float top = largest[r];
+            float total = sum[r];
+            float weight = 1;
+            if (call.sinks) {
+                const auto sink = static_cast<float>(sink_of(call, tile.head[r]) / ln_2);
+                const float before = top;
+                top = before != before ? before : larger(top, sink);
+                if (top != negative_infinity) {
+                    weight = before == negative_infinity ? 0.0F : exp2f(before - top);
+                    total = weight * total + exp2f(sink - top);
+                }
+            }
+            const bool nothing = top == negative_infinity;
+            const float factor = nothing ? 0.0F : call.kept * weight / total;
+            const std::int64_t at = tile.batch * call.out.b + tile.head[r] * call.out.h +
+                                    (tile.query_begin + tile.index[r]) * call.out.row;
+            store_row<Isa>(call.out.dtype, call.out.data + at * size, call.out.column, call.value_size,
+                           sums + r * z.value_stride, factor);
+            if (call.has_lse) {
+                put_lse(call, tile, r, nothing ? -__builtin_inf() : top * ln_2 + static_cast<double>(logf(total)));
+            }
+        }
+    }
+};
+
+}  // namespace heed::cpu

@@ -1,0 +1,273 @@
+#pragma once
+#include "cpu/attention_scores.h"
+
+/// Queries, keys and values on their way into the products.
+
+namespace heed::cpu {
+
+/// Hands out aligned pieces of one allocation; with no memory behind it, it only counts.
+struct Arena {
+    char* memory;
+    std::size_t used = 0;
+
+    template <class T>
+    HEED_INLINE T* take(std::size_t count) {
+        T* piece = memory == nullptr ? nullptr : reinterpret_cast<T*>(memory + used);
+        used += (count * sizeof(T) + 63) / 64 * 64;
+        return piece;
+    }
+};
+
+struct PackScratch {
+    float* k;
+    float* v;
+
+    static HEED_INLINE PackScratch take(Arena& arena, std::int64_t k, std::int64_t v) {
+        return {arena.take<float>(static_cast<std::size_t>(k)), arena.take<float>(static_cast<std::size_t>(v))};
+    }
+};
+
+/// Sizes in 32-bit lanes.
+template <class Isa, class Product>
+struct Sizes {
+    std::int64_t keys;          ///< of a block
+    std::int64_t depth;         ///< of a query or key row in the score product
+    std::int64_t row_lanes;     ///< of a staged row of queries
+    std::int64_t value_stride;  ///< of a row of sums and of packed values
+    HEED_INLINE explicit Sizes(const Call& call)
+        : keys(call.tile_keys),
+          depth((call.head_size + Product::depth_per_lane - 1) / Product::depth_per_lane),
+          row_lanes(round_up(call.head_size, 16)),
+          value_stride(round_up(call.value_size, Isa::lanes)) {}
+};
+
+/// Calls function.template operator()<L>() for the tile's number of lanes.
+template <class Isa, class Function>
+HEED_INLINE void with_lanes(int lanes, Function&& function) {
+    if constexpr (Isa::lanes >= 16) {
+        if (lanes == 16) { return function.template operator()<16>(); }
+    }
+    if constexpr (Isa::lanes >= 8) {
+        if (lanes == 8) { return function.template operator()<8>(); }
+    }
+    function.template operator()<4>();
+}
+
+HEED_INLINE std::int64_t element_bytes(DType dtype) { return dtype == DType::f32 ? 4 : 2; }
+
+/// Rows of a tensor that are far apart by a power of two fall into the same cache sets: those are copied.
+HEED_INLINE bool lies_well(std::int64_t row_bytes, std::int64_t stride_bytes) {
+    return stride_bytes <= row_bytes || stride_bytes % 512 != 0;
+}
+
+/// A bf16 row of n elements as pairs, zero-padded to an even number.
+template <class Isa>
+HEED_INLINE void copy_pairs(const char* from, std::int64_t stride, std::int64_t n, float* to) {
+    const auto* words = reinterpret_cast<const std::uint16_t*>(from);
+    auto* pairs = reinterpret_cast<std::uint16_t*>(to);
+    if (stride == 1) {
+        __builtin_memcpy(pairs, words, static_cast<std::size_t>(n) * 2);
+    } else {
+        for (std::int64_t c = 0; c < n; ++c) { pairs[c] = words[c * stride]; }
+    }
+    if (n % 2 != 0) { pairs[n] = 0; }
+}
+
+/// Two rows of bf16 woven into pairs: to[e] = (a[e], b[e]); b may be null (zeros). Zero-padded to `lanes`.
+template <class Isa>
+HEED_INLINE void weave_rows(const char* a, const char* b, std::int64_t stride, std::int64_t n, std::int64_t lanes,
+                            float* to) {
+    const auto* x = reinterpret_cast<const std::uint16_t*>(a);
+    const auto* y = reinterpret_cast<const std::uint16_t*>(b);
+    auto* pairs = reinterpret_cast<std::uint32_t*>(to);
+    std::int64_t e = 0;
+#if defined(__AVX512BW__)
+    for (; stride == 1 && b != nullptr && e + 16 <= n; e += 16) {
+        const __m512i low = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(x + e)));
+        const __m512i high = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(y + e)));
+        _mm512_storeu_si512(pairs + e, _mm512_or_si512(low, _mm512_slli_epi32(high, 16)));
+    }
+#endif
+    for (; e < n; ++e) {
+        const std::uint32_t high = b == nullptr ? 0U : y[e * stride];
+        pairs[e] = x[e * stride] | high << 16;
+    }
+    for (; e < lanes; ++e) { pairs[e] = 0; }
+}
+
+/// q[depth][stride] = the tile's query rows, transposed.
+template <class Isa, class Product>
+void pack_queries(const Call& call, const RowTile& tile, float* staging, float* q) {
+    const Sizes<Isa, Product> z(call);
+    const Tensor4& from = call.q;
+    const auto row_address = [&](std::int64_t r) {
+        const std::int64_t at =
+            tile.batch * from.b + tile.head[r] * from.h + (tile.query_begin + tile.index[r]) * from.row;
+        return from.data + at * element_bytes(from.dtype);
+    };
+    constexpr bool pairs = Product::depth_per_lane == 2;
+    const bool direct = !pairs && from.dtype == DType::f32 && from.column == 1;
+    if (!direct) {
+        for (int r = 0; r < tile.rows; ++r) {
+            if constexpr (pairs) {
+                copy_pairs<Isa>(row_address(r), from.column, call.head_size, staging + r * z.row_lanes);
+            } else {
+                load_row<Isa>(from.dtype, row_address(r), from.column, call.head_size, staging + r * z.row_lanes);
+            }
+        }
+    }
+    with_lanes<Isa>(tile.lanes, [&]<int L>() {
+        const std::int64_t stride = tile.lanes * tile.vectors;
+        if (direct) {
+            transpose_rows<Isa, L>([&](std::int64_t r) { return reinterpret_cast<const float*>(row_address(r)); },
+                                   tile.rows, z.depth, q, stride);
+        } else {
+            transpose_rows<Isa, L>([&](std::int64_t r) { return staging + r * z.row_lanes; }, tile.rows, z.depth, q,
+                                   stride);
+        }
+    });
+}
+
+template <class Isa, class Product>
+void pack_keys(const Call& call, const Sequence& s, std::int64_t g, const PackScratch& scratch, KeyBlock& block) {
+    const Sizes<Isa, Product> z(call);
+    const Tensor4& k = call.k;
+    const std::int64_t size = element_bytes(k.dtype);
+    const char* first = k.data + (s.batch * k.b + g * k.h + (s.key_begin + block.begin) * k.row) * size;
+    const bool well = k.column == 1 && lies_well(call.head_size * size, k.row * size);
+    if constexpr (Product::depth_per_lane == 2) {
+        const bool aligned = reinterpret_cast<std::uintptr_t>(first) % 4 == 0 && k.row % 2 == 0;
+        if (well && aligned && call.head_size % 2 == 0) {
+            block.k = reinterpret_cast<const float*>(first);
+            block.k_stride = k.row / 2;
+            return;
+        }
+        for (std::int64_t j = 0; j < block.count; ++j) {
+            copy_pairs<Isa>(first + j * k.row * size, k.column, call.head_size, scratch.k + j * z.depth);
+        }
+    } else {
+        if (well && k.dtype == DType::f32) {
+            block.k = reinterpret_cast<const float*>(first);
+            block.k_stride = k.row;
+            return;
+        }
+        for (std::int64_t j = 0; j < block.count; ++j) {
+            load_row<Isa>(k.dtype, first + j * k.row * size, k.column, call.head_size, scratch.k + j * z.depth);
+        }
+    }
+    block.k = scratch.k;
+    block.k_stride = z.depth;
+}
+
+template <class Isa, class Product>
+void pack_values(const Call& call, const Sequence& s, std::int64_t g, const PackScratch& scratch, KeyBlock& block) {
+    const Sizes<Isa, Product> z(call);
+    const Tensor4& v = call.v;
+    const std::int64_t size = element_bytes(v.dtype);
+    const char* first = v.data + (s.batch * v.b + g * v.h + (s.key_begin + block.begin) * v.row) * size;
+    block.values_finite = -1;
+    block.v = scratch.v;
+    block.v_stride = z.value_stride;
+    if constexpr (Product::depth_per_lane == 2) {
+        for (std::int64_t j = 0; j < block.count; j += 2) {
+            const char* next = j + 1 < block.count ? first + (j + 1) * v.row * size : nullptr;
+            weave_rows<Isa>(first + j * v.row * size, next, v.column, call.value_size, z.value_stride,
+                            scratch.v + j / 2 * z.value_stride);
+        }
+    } else {
+        if (v.dtype == DType::f32 && v.column == 1 && call.value_size == z.value_stride &&
+            lies_well(call.value_size * size, v.row * size)) {
+            block.v = reinterpret_cast<const float*>(first);
+            block.v_stride = v.row;
+            return;
+        }
+        for (std::int64_t j = 0; j < block.count; ++j) {
+            float* to = scratch.v + j * z.value_stride;
+            load_row<Isa>(v.dtype, first + j * v.row * size, v.column, call.value_size, to);
+            for (std::int64_t e = call.value_size; e < z.value_stride; ++e) { to[e] = 0; }
+        }
+    }
+}
+
+template <class Isa, class Product>
+HEED_INLINE void pack_keys_values(const Call& call, const Sequence& s, std::int64_t g, const PackScratch& scratch,
+                                  KeyBlock& block) {
+    pack_keys<Isa, Product>(call, s, g, scratch, block);
+    pack_values<Isa, Product>(call, s, g, scratch, block);
+}
+
+/// Value (j, e) of a block.
+template <class Product>
+HEED_INLINE float value_at(const KeyBlock& block, std::int64_t j, std::int64_t e) {
+    if constexpr (Product::depth_per_lane == 2) {
+        const auto* words = reinterpret_cast<const std::uint16_t*>(block.v + j / 2 * block.v_stride);
+        return widen_bf16(words[2 * e + j % 2]);
+    } else {
+        return block.v[j * block.v_stride + e];
+    }
+}
+
+/// Are `count` 32-bit lanes free of infinities and NaN?
+template <class Isa, class Product>
+HEED_INLINE bool all_finite(const float* from, std::int64_t count) {
+    // An exponent of all ones; of pairs of bf16 each half has its own.
+    std::uint32_t bad = 0;
+    for (std::int64_t n = 0; n < count; ++n) {
+        const std::uint32_t word = bits_of(from[n]);
+        bad |= (word & 0x7f800000U) == 0x7f800000U ? 1U : 0U;
+        if constexpr (Product::depth_per_lane == 2) { bad |= (word & 0x7f80U) == 0x7f80U ? 1U : 0U; }
+    }
+    return bad == 0;
+}
+
+/// Looked up once a block: 0 * NaN is NaN, so a tile that hides something needs finite values or care.
+template <class Isa, class Product>
+bool values_finite(const Call& call, KeyBlock& block) {
+    if (block.values_finite < 0) {
+        const std::int64_t rows = (block.count + Product::depth_per_lane - 1) / Product::depth_per_lane;
+        bool finite = true;
+        for (std::int64_t j = 0; j < rows && finite; ++j) {
+            finite = all_finite<Isa, Product>(block.v + j * block.v_stride, call.value_size);
+        }
+        block.values_finite = finite ? 1 : 0;
+    }
+    return block.values_finite == 1;
+}
+
+/// sums = alpha sums + weights V, skipping what is hidden.
+template <class Isa, class Product>
+void careful_product(const Call& call, const RowTile& tile, const KeyBlock& block, const float* weights,
+                     const float* alpha, float* sums) {
+    const Sizes<Isa, Product> z(call);
+    const std::int64_t stride = tile.lanes * tile.vectors;
+    const std::int64_t begin = larger<std::int64_t>(tile.begin - block.begin, 0);
+    const std::int64_t end = smaller<std::int64_t>(tile.end - block.begin, block.count);
+    for (int r = 0; r < tile.rows; ++r) {
+        float* sum = sums + r * z.value_stride;
+        for (std::int64_t e = 0; e < call.value_size; ++e) { sum[e] *= alpha[r]; }
+        for (std::int64_t j = begin; j < end; ++j) {
+            const float w = weights[j * stride + r];
+            if (bits_of(w) == 0x80000000U) { continue; }
+            for (std::int64_t e = 0; e < call.value_size; ++e) { sum[e] += w * value_at<Product>(block, j, e); }
+        }
+    }
+}
+
+/// Weights of keys 2n and 2n+1 side by side as bf16: pairs[n][row].
+template <class Isa, int L>
+void pair_weights(const RowTile& tile, const KeyBlock& block, const float* weights, float* pairs) {
+    using S = Simd<Isa, L>;
+    const std::int64_t stride = tile.lanes * tile.vectors;
+    const std::int64_t begin = larger<std::int64_t>(tile.begin - block.begin, 0) / 2 * 2;
+    const std::int64_t end = smaller<std::int64_t>(tile.end - block.begin, block.count);
+    const std::int64_t written = larger<std::int64_t>(tile.begin - block.begin, 0);
+    for (std::int64_t j = begin; j < end; j += 2) {
+        for (int n = 0; n < tile.vectors; ++n) {
+            const F<L> a = j >= written ? S::load(weights + j * stride + n * L) : F<L>{};
+            const F<L> b = j + 1 < end ? S::load(weights + (j + 1) * stride + n * L) : F<L>{};
+            S::store(pairs + j / 2 * stride + n * L, S::pair_bf16(a, b));
+        }
+    }
+}
+
+}  // namespace heed::cpu

@@ -1,0 +1,222 @@
+#pragma once
+#include "cpu/attention_call.h"
+#include "cpu/convert.h"
+#include "cpu/gemm.h"
+
+/// Steps 1 to 4 of attention for a tile of query rows and a block of keys, transposed: lanes run along the rows, so that the
+/// softmax needs no work across lanes. Scores are in powers of two (times log2 e).
+
+namespace heed::cpu {
+
+/// A block of keys made ready for the products.
+struct KeyBlock {
+    std::int64_t begin = 0;  ///< index of its first key
+    std::int64_t count = 0;
+    const float* k = nullptr;  ///< [count][k_stride] rows (float, or pairs of bf16)
+    std::int64_t k_stride = 0;
+    const float* v = nullptr;  ///< [count][v_stride] rows, or [count/2] rows of pairs
+    std::int64_t v_stride = 0;
+    const std::int32_t* positions = nullptr;
+    std::int32_t least = 0, most = 0;
+    int values_finite = -1;  ///< -1: not yet looked
+};
+
+/// Scratch for scores of a tile: one of these a worker.
+struct ScoreScratch {
+    float* scores;  ///< [keys][stride]
+    float* add;     ///< [keys][stride], the dense bias and mask
+    float* rows;    ///< [64][keys] the same before transposing
+    std::int32_t* positions;  ///< [keys]
+};
+
+/// Odd polynomial below 0.8, exponential above. Relative error about 2e-7.
+template <class Isa, int L>
+HEED_INLINE F<L> tanh(F<L> y) {
+    using S = Simd<Isa, L>;
+    const F<L> z = y * y;
+    F<L> p = S::all(1.584755999e-03F);
+    p = p * z + S::all(-7.409557000e-03F);
+    p = p * z + S::all(2.130299083e-02F);
+    p = p * z + S::all(-5.385233157e-02F);
+    p = p * z + S::all(1.333222103e-01F);
+    p = p * z + S::all(-3.333329736e-01F);
+    const F<L> small = y + y * (z * p);
+    const auto is_small = z <= S::all(0.64F);
+    if (S::every(is_small)) { return small; }
+    // 1 - 2/(e^2|y| + 1), with the sign of y; y beyond 10 is 1 in float32.
+    const F<L> magnitude = S::min(S::all(10.0F), S::max(y, -y));
+    const F<L> e = S::exp2(magnitude * S::all(2.8853900818F));
+    const F<L> large = S::all(1.0F) - S::all(2.0F) / (e + S::all(1.0F));
+    const F<L> with_sign = y < S::all(0.0F) ? -large : large;
+    return is_small ? small : (y == y ? with_sign : y);
+}
+
+/// Vectors [first, last) of the tile that see some of keys [begin, end), by index.
+HEED_INLINE void vectors_seeing(const RowTile& tile, std::int64_t begin, std::int64_t end, int& first, int& last) {
+    first = tile.vectors;
+    last = 0;
+    for (int n = 0; n < tile.vectors; ++n) {
+        if (tile.some_begin[n] < end && tile.some_end[n] > begin) {
+            first = smaller(first, n);
+            last = n + 1;
+        }
+    }
+}
+
+/// Step 1: scores[key][row] = q . k for the keys and vectors that have something to see.
+template <class Isa, class Product, int L>
+void raw_scores(const RowTile& tile, const KeyBlock& block, const float* q, std::int64_t depth, float* scores) {
+    const std::int64_t stride = tile.lanes * tile.vectors;
+    int first = 0;
+    int last = 0;
+    vectors_seeing(tile, block.begin, block.begin + block.count, first, last);
+    bool whole = true;
+    for (int n = first; n < last; ++n) {
+        whole = whole && tile.some_begin[n] <= block.begin && tile.some_end[n] >= block.begin + block.count;
+    }
+    if (whole) {
+        matrix_set<Isa, Product, L, Walk::along_row>(block.k, block.k_stride, q + first * L, stride, depth,
+                                                     scores + first * L, stride, block.count, last - first);
+        return;
+    }
+    // On a diagonal: a few keys at a time, only the vectors that see them.
+    constexpr std::int64_t step = 12;
+    for (std::int64_t j = 0; j < block.count; j += step) {
+        const std::int64_t size = smaller(step, block.count - j);
+        vectors_seeing(tile, block.begin + j, block.begin + j + size, first, last);
+        if (first >= last) { continue; }
+        matrix_set<Isa, Product, L, Walk::along_row>(block.k + j * block.k_stride, block.k_stride, q + first * L,
+                                                     stride, depth, scores + j * stride + first * L, stride, size,
+                                                     last - first);
+    }
+}
+
+/// Bias, allow-mask and pattern of a tile as numbers to add (times log2 e), -infinity where hidden, transposed like the scores.
+/// Returns false where there is nothing dense to add.
+template <class Isa, int L>
+bool dense_add(const Call& call, const RowTile& tile, const Keys& keys, const KeyBlock& block, Cover pattern,
+               const ScoreScratch& scratch) {
+    const bool use_pattern = call.pattern && pattern == Cover::some;
+    if (call.bias.data == nullptr && call.allow.data == nullptr && !use_pattern) { return false; }
+    constexpr float log2_e = 1.44269504F;
+    const std::int64_t pitch = round_up(call.tile_keys, 16);
+    for (int r = 0; r < tile.rows; ++r) {
+        float* row = scratch.rows + r * pitch;
+        const std::int64_t h = tile.head[r];
+        const std::int64_t i = tile.index[r];
+        if (call.bias.data != nullptr) {
+            const Tensor4& bias = call.bias;
+            const std::int64_t at = tile.sequence * bias.b + h * bias.h + i * bias.row + block.begin * bias.column;
+            const std::int64_t size = bias.dtype == DType::f32 ? 4 : bias.dtype == DType::f64 ? 8 : 2;
+            load_row<Isa>(bias.dtype, bias.data + at * size, bias.column, block.count, row);
+            for (std::int64_t n = 0; n < block.count; ++n) { row[n] *= log2_e; }
+        } else {
+            for (std::int64_t n = 0; n < block.count; ++n) { row[n] = 0; }
+        }
+        if (call.allow.data != nullptr) {
+            const Tensor4& allow = call.allow;
+            const char* from = allow.data + tile.sequence * allow.b + h * allow.h + i * allow.row + block.begin * allow.column;
+            if (allow.column == 1) {
+                for (std::int64_t n = 0; n < block.count; ++n) { row[n] = from[n] != 0 ? row[n] : negative_infinity; }
+            } else {
+                for (std::int64_t n = 0; n < block.count; ++n) {
+                    row[n] = from[n * allow.column] != 0 ? row[n] : negative_infinity;
+                }
+            }
+        }
+        if (use_pattern) { pattern_row(call, tile, keys, r, block.begin, block.count, block.positions, row); }
+    }
+    transpose_rows<Isa, L>([&](std::int64_t r) { return scratch.rows + r * pitch; }, tile.rows, block.count, scratch.add,
+                           tile.lanes * tile.vectors);
+    return true;
+}
+
+/// What the second pass needs to know of the first.
+struct Scored {
+    float factor;  ///< scores still to be multiplied by this
+    bool partial;  ///< something in the tile is hidden, and is -infinity now
+};
+
+/// Steps 2 to 4 in place over vector n, keys [begin, end) of the block; returns the largest (in the domain of the scores as
+/// stored). Slope, where derivative is wanted: 1 - tanh^2 of the soft-cap.
+template <class Isa, int L, bool Cap, bool Dense, bool Alibi, bool Mask, bool Scale>
+HEED_INLINE F<L> adjust(const Call& call, const RowTile& tile, const KeyBlock& block, int n, std::int64_t begin,
+                        std::int64_t end, float* scores, const float* add, float* cap_slope, F<L> largest) {
+    using S = Simd<Isa, L>;
+    const std::int64_t stride = tile.lanes * tile.vectors;
+    const I<L> low = S::load(tile.low + n * L);
+    const I<L> high = S::load(tile.high + n * L);
+    const F<L> at = __builtin_convertvector(S::load(tile.position + n * L), F<L>);
+    const F<L> slope = S::load(tile.slope + n * L);
+    const F<L> hidden = S::all(negative_infinity);
+    for (std::int64_t j = begin; j < end; ++j) {
+        float* place = scores + j * stride + n * L;
+        F<L> x = S::load(place);
+        if constexpr (Cap) {
+            const F<L> t = tanh<Isa, L>(x * S::all(call.inverse_cap));
+            if (cap_slope != nullptr) { S::store(cap_slope + j * stride + n * L, S::all(1.0F) - t * t); }
+            x = t * S::all(call.cap);
+        } else if constexpr (Scale) {
+            x *= S::all(call.factor);
+        }
+        if constexpr (Alibi) {
+            const F<L> away = at - S::all(static_cast<float>(block.positions[j]));
+            x -= slope * S::max(away, -away);
+        }
+        if constexpr (Dense) {
+            const F<L> more = S::load(add + j * stride + n * L);
+            x = more == hidden ? hidden : x + more;
+        }
+        if constexpr (Mask) {
+            const I<L> position = S::all(block.positions[j]);
+            x = ((position >= low) & (position <= high)) ? x : hidden;
+        }
+        if constexpr (Cap || Dense || Alibi || Mask || Scale) { S::store(place, x); }
+        largest = S::max(x, largest);
+    }
+    return largest;
+}
+
+/// Steps 2 to 4 over the whole tile; largest[row] is raised. Keys that a vector does not see at all are left alone.
+template <class Isa, int L>
+Scored adjust_scores(const Call& call, const RowTile& tile, const KeyBlock& block, bool dense, float* scores,
+                     const float* add, float* cap_slope, float* largest) {
+    const bool cap = call.cap > 0;
+    const bool scale = !cap && (dense || call.alibi || !(call.factor > 0));
+    Scored scored{.factor = cap || scale ? 1.0F : call.factor, .partial = dense};
+    const std::int64_t block_end = block.begin + block.count;
+    for (int n = 0; n < tile.vectors; ++n) {
+        const std::int64_t begin = larger<std::int64_t>(tile.some_begin[n], block.begin);
+        const std::int64_t end = smaller<std::int64_t>(tile.some_end[n], block_end);
+        const std::int64_t all_begin = smaller(end, larger<std::int64_t>(tile.all_begin[n], begin));
+        const std::int64_t all_end = smaller(end, larger<std::int64_t>(tile.all_end[n], all_begin));
+        F<L> most = Simd<Isa, L>::all(negative_infinity);
+        scored.partial = scored.partial || begin != all_begin || end != all_end || begin != block.begin || end != block_end;
+        const auto run = [&]<bool Cap, bool Dense, bool Alibi, bool Scale>() {
+            const auto part = [&]<bool Mask>(std::int64_t from, std::int64_t to) {
+                if (from < to) {
+                    most = adjust<Isa, L, Cap, Dense, Alibi, Mask, Scale>(call, tile, block, n, from - block.begin,
+                                                                          to - block.begin, scores, add, cap_slope, most);
+                }
+            };
+            part.template operator()<true>(begin, all_begin);
+            part.template operator()<false>(all_begin, all_end);
+            part.template operator()<true>(all_end, end);
+        };
+        const int kind = (cap ? 4 : 0) + (dense ? 2 : 0) + (call.alibi ? 1 : 0);
+        switch (kind) {
+            case 0: scale ? run.template operator()<false, false, false, true>() : run.template operator()<false, false, false, false>(); break;
+            case 1: run.template operator()<false, false, true, true>(); break;
+            case 2: run.template operator()<false, true, false, true>(); break;
+            case 3: run.template operator()<false, true, true, true>(); break;
+            case 4: run.template operator()<true, false, false, false>(); break;
+            case 5: run.template operator()<true, false, true, false>(); break;
+            case 6: run.template operator()<true, true, false, false>(); break;
+            default: run.template operator()<true, true, true, false>(); break;
+        }
+        Simd<Isa, L>::store(largest + n * L, Simd<Isa, L>::max(most * Simd<Isa, L>::all(scored.factor), Simd<Isa, L>::load(largest + n * L)));
+    }
+    return scored;
+}
+
+}  // namespace heed::cpu

@@ -1,0 +1,246 @@
+#pragma once
+/// Vectors of float, 32 bits a lane, on GCC and Clang vector extensions. Each file of isa/ compiles this for one
+/// instruction set; everything is a template over the set's tag, so that no two files share a symbol.
+/// Only what the extensions cannot say well is written with intrinsics.
+
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
+#endif
+
+#define HEED_INLINE inline __attribute__((always_inline))
+#define HEED_UNROLL _Pragma("GCC unroll 32")
+
+namespace heed::cpu {
+
+template <int L>
+struct VectorTypes {
+    typedef float F __attribute__((vector_size(4 * L)));
+    typedef std::int32_t I __attribute__((vector_size(4 * L)));
+    typedef std::uint32_t U __attribute__((vector_size(4 * L)));
+};
+template <int L>
+using F = typename VectorTypes<L>::F;
+template <int L>
+using I = typename VectorTypes<L>::I;
+template <int L>
+using U = typename VectorTypes<L>::U;
+
+/// The operations, for an instruction set `Isa` and L lanes.
+template <class Isa, int L>
+struct Simd {
+    using V = F<L>;
+    using W = I<L>;
+    using Word = U<L>;
+
+    static HEED_INLINE V load(const float* from) {
+        V v;
+        __builtin_memcpy(&v, from, sizeof(v));
+        return v;
+    }
+    static HEED_INLINE W load(const std::int32_t* from) {
+        W v;
+        __builtin_memcpy(&v, from, sizeof(v));
+        return v;
+    }
+    static HEED_INLINE void store(float* to, V v) { __builtin_memcpy(to, &v, sizeof(v)); }
+    static HEED_INLINE void store(std::int32_t* to, W v) { __builtin_memcpy(to, &v, sizeof(v)); }
+    static HEED_INLINE V all(float x) { return all_of<V>(x, std::make_index_sequence<L>{}); }
+    static HEED_INLINE W all(std::int32_t x) { return all_of<W>(x, std::make_index_sequence<L>{}); }
+    static HEED_INLINE Word all(std::uint32_t x) { return all_of<Word>(x, std::make_index_sequence<L>{}); }
+
+    /// a > b ? a : b, that is b where either is NaN.
+    static HEED_INLINE V max(V a, V b) {
+#if defined(__AVX512F__)
+        if constexpr (L == 16) { return V(_mm512_max_ps(__m512(a), __m512(b))); }
+#endif
+#if defined(__AVX2__)
+        if constexpr (L == 8) { return V(_mm256_max_ps(__m256(a), __m256(b))); }
+#endif
+#if defined(__x86_64__)
+        if constexpr (L == 4) { return V(_mm_max_ps(__m128(a), __m128(b))); }
+#endif
+        return a > b ? a : b;
+    }
+    static HEED_INLINE V min(V a, V b) { return -max(-a, -b); }
+
+    static HEED_INLINE V round(V x) {
+#if defined(__AVX512F__)
+        if constexpr (L == 16) { return V(_mm512_roundscale_ps(__m512(x), 0x08)); }
+#endif
+#if defined(__AVX2__)
+        if constexpr (L == 8) { return V(_mm256_round_ps(__m256(x), 0x08)); }
+        if constexpr (L == 4) { return V(_mm_round_ps(__m128(x), 0x08)); }
+#endif
+        const V magic = all(12582912.0F);  // 1.5 * 2^23: adding it rounds |x| < 2^22 to nearest even
+        return (x + magic) - magic;
+    }
+
+    /// 2^x; exactly 0 below about -150, infinity from 128 up, NaN for NaN. 2^0 is exactly 1. Relative error
+    /// 1e-7 (degree-5 minimax polynomial on [-1/2, 1/2]: 9.2e-8).
+    static HEED_INLINE V exp2(V x) {
+#if defined(__AVX512F__)
+        constexpr bool scalef = true;
+#else
+        constexpr bool scalef = false;
+#endif
+        if constexpr (!scalef) { x = max(all(-151.0F), min(all(129.0F), x)); }
+        const V n = round(x);
+        const V r = x - n;
+        V p = all(1.326472707e-03F);
+        p = p * r + all(9.671512649e-03F);
+        p = p * r + all(5.550733744e-02F);
+        p = p * r + all(2.402224209e-01F);
+        p = p * r + all(6.931469776e-01F);
+        p = p * r + all(1.0F);
+        return scale_by_power(p, n);
+    }
+
+    /// p * 2^n for whole n; under- and overflows to 0 and infinity.
+    static HEED_INLINE V scale_by_power(V p, V n) {
+#if defined(__AVX512F__)
+        if constexpr (L == 16) { return V(_mm512_scalef_ps(__m512(p), __m512(n))); }
+#if defined(__AVX512VL__)
+        if constexpr (L == 8) { return V(_mm256_scalef_ps(__m256(p), __m256(n))); }
+        if constexpr (L == 4) { return V(_mm_scalef_ps(__m128(p), __m128(n))); }
+#endif
+#endif
+        // In two halves, so that each power is a normal number.
+        const W whole = __builtin_convertvector(n, W);
+        const W half = whole >> 1;
+        const V a = V((half + 127) << 23);
+        const V b = V((whole - half + 127) << 23);
+        return p * a * b;
+    }
+
+    static HEED_INLINE float reduce_add(V v) {
+        float lane[L];
+        store(lane, v);
+        for (int width = L / 2; width > 0; width /= 2) {
+            for (int n = 0; n < width; ++n) { lane[n] += lane[n + width]; }
+        }
+        return lane[0];
+    }
+
+    /// (a, b) rounded to bf16 in the lower and upper half of each lane; NaN stays NaN.
+    static HEED_INLINE V pair_bf16(V a, V b) {
+#if defined(__AVX512BF16__)
+        if constexpr (L == 16) {
+            const __m512i both = __m512i(_mm512_cvtne2ps_pbh(__m512(b), __m512(a)));
+            const __m512i order = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7,
+                                                   22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+            return V(_mm512_permutexvar_epi16(order, both));
+        }
+#endif
+        const auto round = [](V x) {
+            const Word word = Word(x);
+            const Word rounded = (word + 0x7fffU + ((word >> 16) & 1U)) >> 16;
+            return x == x ? rounded : (word >> 16) | 0x40U;
+        };
+        return V(round(a) | round(b) << 16);
+    }
+
+    /// Are all lanes of a comparison true?
+    static HEED_INLINE bool every(W mask) {
+#if defined(__AVX512DQ__)
+        if constexpr (L == 16) { return _mm512_movepi32_mask(__m512i(mask)) == 0xFFFF; }
+#endif
+#if defined(__AVX2__)
+        if constexpr (L == 8) { return _mm256_movemask_ps(__m256(mask)) == 0xFF; }
+#endif
+#if defined(__x86_64__)
+        if constexpr (L == 4) { return _mm_movemask_ps(__m128(mask)) == 0xF; }
+#endif
+        std::int32_t lane[L];
+        store(lane, mask);
+        std::int32_t both = -1;
+        for (int n = 0; n < L; ++n) { both &= lane[n]; }
+        return both != 0;
+    }
+
+    /// The upper and lower words of a * b for a constant b.
+    static HEED_INLINE void multiply_wide(Word a, std::uint32_t b, Word& high, Word& low) {
+#if defined(__AVX512F__)
+        if constexpr (L == 16) {
+            const __m512i factor = _mm512_set1_epi32(static_cast<int>(b));
+            const __m512i even = _mm512_mul_epu32(__m512i(a), factor);
+            const __m512i odd = _mm512_mul_epu32(_mm512_srli_epi64(__m512i(a), 32), factor);
+            high = Word(_mm512_mask_blend_epi32(0xAAAA, _mm512_srli_epi64(even, 32), odd));
+            low = a * all(b);
+            return;
+        }
+#endif
+#if defined(__AVX2__)
+        if constexpr (L == 8) {
+            const __m256i factor = _mm256_set1_epi32(static_cast<int>(b));
+            const __m256i even = _mm256_mul_epu32(__m256i(a), factor);
+            const __m256i odd = _mm256_mul_epu32(_mm256_srli_epi64(__m256i(a), 32), factor);
+            high = Word(_mm256_blend_epi32(_mm256_srli_epi64(even, 32), odd, 0xAA));
+            low = a * all(b);
+            return;
+        }
+#endif
+        typedef std::uint64_t Wide __attribute__((vector_size(8 * L)));
+        const Wide product = __builtin_convertvector(a, Wide) * std::uint64_t{b};
+        high = __builtin_convertvector(product >> 32, Word);
+        low = __builtin_convertvector(product, Word);
+    }
+
+    /// Rows become columns: L vectors of L lanes, in place.
+    static HEED_INLINE void transpose(V (&x)[L]) {
+        // log2(L) rounds of perfect shuffles of vectors n and n + L/2.
+        HEED_UNROLL
+        for (int round = 1; round < L; round *= 2) {
+            V y[L];
+            HEED_UNROLL
+            for (int n = 0; n < L / 2; ++n) {
+                y[2 * n] = interleave<0>(x[n], x[n + L / 2], std::make_index_sequence<L>{});
+                y[2 * n + 1] = interleave<L / 2>(x[n], x[n + L / 2], std::make_index_sequence<L>{});
+            }
+            HEED_UNROLL
+            for (int n = 0; n < L; ++n) { x[n] = y[n]; }
+        }
+    }
+
+private:
+    template <class Vector, class T, std::size_t... Lane>
+    static HEED_INLINE Vector all_of(T x, std::index_sequence<Lane...>) {
+        return Vector{(static_cast<void>(Lane), x)...};
+    }
+    template <int Begin, std::size_t... Lane>
+    static HEED_INLINE V interleave(V a, V b, std::index_sequence<Lane...>) {
+#if defined(__clang__)
+        return __builtin_shufflevector(a, b, (Begin + static_cast<int>(Lane) / 2 + (Lane % 2 == 0 ? 0 : L))...);
+#else
+        return __builtin_shuffle(a, b, W{(Begin + static_cast<int>(Lane) / 2 + (Lane % 2 == 0 ? 0 : L))...});
+#endif
+    }
+};
+
+/// How a product of 32-bit lanes is added up: one float, or a pair of bf16.
+struct FloatProduct {
+    static constexpr int depth_per_lane = 1;
+    template <class Isa, int L>
+    static HEED_INLINE F<L> add(F<L> sum, F<L> a, F<L> b) {
+        return sum + a * b;
+    }
+};
+
+#if defined(__AVX512BF16__)
+struct Bf16Product {
+    static constexpr int depth_per_lane = 2;
+    template <class Isa, int L>
+    static HEED_INLINE F<L> add(F<L> sum, F<L> a, F<L> b) {
+        if constexpr (L == 16) { return F<L>(_mm512_dpbf16_ps(__m512(sum), __m512bh(a), __m512bh(b))); }
+        if constexpr (L == 8) { return F<L>(_mm256_dpbf16_ps(__m256(sum), __m256bh(a), __m256bh(b))); }
+        if constexpr (L == 4) { return F<L>(_mm_dpbf16_ps(__m128(sum), __m128bh(a), __m128bh(b))); }
+    }
+};
+#endif
+
+}  // namespace heed::cpu
