@@ -10,7 +10,7 @@ namespace {
 constexpr std::uint64_t table_seed = 20170612;
 constexpr int random_cases = 2400;
 /// Multiplications of one forward pass that a case may take: keeps the table near a minute in plain loops.
-constexpr std::int64_t affordable = 700'000;
+constexpr std::int64_t affordable = 1'500'000;
 /// The few cases that exist to complete a pair may cost more.
 constexpr std::int64_t affordable_to_cover = 4'000'000;
 

@@ -8,7 +8,7 @@ namespace heed::conformance {
 
 /// Everything a call gives, row-major, as double. What was not asked for is empty.
 struct Results {
-    std::vector<double> out, lse, dq, dk, dv, dbias, dsinks, dslopes;
+    std::vector<double> out{}, lse{}, dq{}, dk{}, dv{}, dbias{}, dsinks{}, dslopes{};
 
     static constexpr int count = 8;
     static constexpr const char* names[count] = {"out", "lse", "dq", "dk", "dv", "dbias", "dsinks", "dalibi_slopes"};

@@ -57,6 +57,7 @@ AttentionGradients Outputs::gradients() {
 }
 
 Results Outputs::results() const {
+    if (forward_only()) { return {.out = out.numbers(), .lse = lse.numbers()}; }
     return {.out = out.numbers(),
             .lse = lse.numbers(),
             .dq = dq.numbers(),
@@ -81,6 +82,7 @@ std::unique_ptr<Outputs> run(Context& context, const Problem& p, const std::stri
     options.kernel = kernel;
     attend(context, p.q.view(), p.k.view(), p.v.view(), outputs->out.mutable_view(), options,
            outputs->lse.mutable_view());
+    if (forward_only()) { return outputs; }
     attend_backward(context, p.q.view(), p.k.view(), p.v.view(), outputs->out.view(), outputs->lse.view(),
                     p.dout.view(), outputs->gradients(), options, p.dlse.view());
     return outputs;
@@ -133,6 +135,11 @@ std::vector<std::string> kernels_to_test() {
         if (verdict.fits && asked_for) { names.push_back(verdict.kernel); }
     }
     return names;
+}
+
+bool forward_only() {
+    const char* text = std::getenv("HEED_CONFORMANCE_PASS");
+    return text != nullptr && std::string(text) == "forward";
 }
 
 bool fits(const Problem& problem, const std::string& kernel) {
