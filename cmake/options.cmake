@@ -15,6 +15,14 @@ if(HEED_SANITIZE)
   add_compile_options(-fsanitize=${HEED_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
   add_link_options(-fsanitize=${HEED_SANITIZE})
 endif()
+# libFuzzer follows the coverage of everything, the library above all; only the fuzz targets link its main().
+if(HEED_FUZZ)
+  if(NOT CMAKE_CXX_COMPILER_ID MATCHES "Clang")
+    message(FATAL_ERROR "HEED_FUZZ needs clang, got ${CMAKE_CXX_COMPILER_ID}; tools/fuzz chooses it")
+  endif()
+  add_compile_options(-fsanitize=fuzzer-no-link,address,undefined -fno-omit-frame-pointer -fno-sanitize-recover=all)
+  add_link_options(-fsanitize=address,undefined)
+endif()
 
 # Strict for us, never for embedders.
 function(heed_strict target)

@@ -8,5 +8,7 @@
 #include <heed/inspect.h>
 #include <heed/pattern.h>
 #include <heed/random.h>
+#include <heed/safetensors.h>
+#include <heed/sizes.h>
 #include <heed/tensor.h>
 #include <heed/view.h>

@@ -27,7 +27,12 @@ struct PatternTile {
 ///
 /// Patterns speak of positions: a query's aligned position (see AttentionOptions::align) or its
 /// explicit one, and the key's index or explicit position. So one pattern serves training, prefill
-/// and decoding alike.
+/// and decoding alike. Any position may be asked about, negative ones too.
+///
+/// A pattern never changes and shares what it holds: copies cost nothing, and threads may use one together.
+///
+///     using namespace heed::patterns;
+///     heed::Pattern sinks_and_recent = causal() & (prefix({4}) | window(511, 0));
 class HEED_API Pattern {
 public:
     /// Absent: everything may be seen.
@@ -35,7 +40,9 @@ public:
 
     explicit operator bool() const { return node_ != nullptr; }
     bool allows(std::int64_t batch, std::int64_t head, std::int64_t query, std::int64_t key) const;
-    /// Exact for `all` and `none` where that is cheap to know; `some` is always a safe answer.
+    /// `none` and `all` hold for every pair of the tile; `some` is always a safe answer. Exact for each building
+    /// block (document: where each id lies in one piece); a & b and a | b join the answers of their parts.
+    /// An empty tile is `none`.
     Cover cover(const PatternTile& tile) const;
     /// allowed[n] = 1 where `query` may see key_begin + n, else 0.
     void row(std::int64_t batch, std::int64_t head, std::int64_t query, std::int64_t key_begin,
@@ -45,17 +52,19 @@ public:
     /// Throws Error, naming `function`, where the pattern does not fit so many batch entries and heads.
     void check(const char* function, std::int64_t batches, std::int64_t heads) const;
 
+    /// Seen by both, seen by either. Absent counts as everything: absent & p is p, absent | p is absent.
     HEED_API friend Pattern operator&(Pattern a, Pattern b);
     HEED_API friend Pattern operator|(Pattern a, Pattern b);
 
-    struct Node;
+    struct Node;  ///< private to the library
     explicit Pattern(std::shared_ptr<const Node> node) : node_(std::move(node)) {}
 
 private:
     std::shared_ptr<const Node> node_;
 };
 
-/// The building blocks. Below, i is the query's position and j the key's.
+/// The building blocks. Below, i is the query's position and j the key's. Blocks and strides are counted from
+/// position 0 and go on evenly below it. Wrong arguments throw Error.
 namespace patterns {
 
 /// j <= i
@@ -77,17 +86,23 @@ HEED_API Pattern dilated(std::int64_t left, std::int64_t right, std::int64_t dil
 /// i or j is one of these positions (Longformer).
 HEED_API Pattern global_tokens(std::vector<std::int64_t> positions);
 /// Blocks of `block` x `block`; each block of queries sees `count` blocks drawn without repetition from the
-/// `blocks` blocks of keys; the draw depends on (seed, head, query block) alone (BigBird).
+/// `blocks` blocks of keys; the draw depends on (seed, head, query block) alone (BigBird). Keys outside the
+/// `blocks` blocks are not seen; there may be more blocks of queries than that.
+///
+/// The draw, the same on every machine: for n = 0 ... count-1, with m = blocks - count + n, take
+/// c = word * (m + 1) / 2^32, or m where c is taken already; word is number n % 4 of philox4x32 with key = seed and
+/// counter (n / 4, low half of the query block, head, high half of the query block ^ 0x52424C4B).
 HEED_API Pattern random_blocks(std::int64_t block, std::int64_t blocks, std::int64_t count, std::uint64_t seed);
 
 struct BlockPair {
     std::int64_t query_block = 0;
     std::int64_t key_block = 0;
 };
-/// Exactly these blocks of query_block_size x key_block_size. Pairs may repeat and come in any order.
+/// Exactly these blocks of query_block_size x key_block_size. Pairs may repeat and come in any order; a mask is a
+/// set, so repetition changes nothing.
 HEED_API Pattern blocks(std::int64_t query_block_size, std::int64_t key_block_size,
                         std::span<const BlockPair> pairs);
-/// pattern_of_head[h]: a pattern for each query head.
+/// pattern_of_head[h]: a pattern for each query head; an absent one sees everything.
 HEED_API Pattern per_head(std::vector<Pattern> pattern_of_head);
 
 }  // namespace patterns

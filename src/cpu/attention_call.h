@@ -50,10 +50,11 @@ struct Keys {
 /// One call, for every instruction set.
 struct Call {
     const AttentionProblem* problem = nullptr;
-    std::int64_t batch = 0, heads = 0, kv_heads = 0, group = 1;
+    std::int64_t batch = 0, heads = 0, kv_heads = 0, group = 1, queries = 0;
     std::int64_t head_size = 0, value_size = 0;
     Tensor4 q, k, v, out, dout, dq, dk, dv, bias, allow, keep;
     bool has_lse = false;
+    float scale = 1;
     float factor = 1;       ///< scale * log2(e): scores in powers of two
     float cap = 0;          ///< softcap * log2(e)
     float inverse_cap = 0;  ///< scale / softcap
@@ -113,6 +114,9 @@ Split split_forward(const Call& call, const Sequence& s);
 /// Tile number t of key/value head g of entry b.
 void fill_rows(const Call& call, const Sequence& s, const Keys& keys, const Split& split, std::int64_t b,
                std::int64_t g, std::int64_t t, int widest_lanes, RowTile& tile);
+/// A tile of chosen rows of head h; those past the entry's queries stand as its first row.
+void fill_listed_rows(const Call& call, const Sequence& s, const Keys& keys, std::int64_t b, std::int64_t h,
+                      const std::int64_t* rows, std::int64_t count, int widest_lanes, RowTile& tile);
 
 /// Key positions of [begin, begin + count), less the base, and their range.
 void fill_key_positions(const Call& call, const Sequence& s, const Keys& keys, std::int64_t begin, std::int64_t count,
@@ -128,9 +132,6 @@ double sink_of(const Call& call, std::int64_t head);
 void put_lse(const Call& call, const RowTile& tile, int row, double lse);
 /// Output 0 and lse of nothing for rows that are past their length.
 void clear_all_rows(const Call& call);
-
-/// Empty where the fast kernels can take the problem; otherwise why not.
-std::string declines(const AttentionProblem& problem);
 
 /// Bytes of the second-level cache of a core.
 std::size_t level2_bytes();

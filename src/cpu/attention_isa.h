@@ -1,5 +1,7 @@
 #pragma once
+#include "cpu/attention_backward.h"
 #include "cpu/attention_forward.h"
+#include "cpu/attention_weights.h"
 #include "cpu/isa/tables.h"
 
 /// Attention for one instruction set: what the files of isa/ instantiate.
@@ -61,23 +63,110 @@ void forward_with(detail::Pool& pool, const Call& call) {
     clear_all_rows(call);
 }
 
-template <class Isa>
-void forward(detail::Pool& pool, const AttentionProblem& problem) {
-    const Call call = make_call(problem);
+template <class Isa, class Product>
+void backward_with(detail::Pool& pool, const Call& call) {
+    using Kernel = Backward<Isa, Product>;
+    using Scratch = BackwardScratch<Isa, Product>;
+    const std::int64_t bytes_per_key = BackwardSizes<Isa, Product>(call).bytes_per_key();
+    clear_reduced(call);
+    for (std::int64_t first = 0; first < call.batch;) {
+        const BackwardPlan plan = plan_backward(call, pool, first, bytes_per_key);
+        const bool wake = plan.operations > operations_worth_waking;
+        const auto dq_of = [&](std::int64_t b, const Sequence& s, const BackwardSplit& split, std::int64_t h, std::int64_t n) {
+            return plan.dq_parts + dq_begin(call, plan, b, bytes_per_key) +
+                   ((h / call.group * split.chunks + n) * call.group + h % call.group) * s.queries * call.head_size;
+        };
+        detail::parallel(pool, plan.tasks, wake, [&](std::int64_t task, int worker) {
+            for_each_chunk(call, plan, task, [&](std::int64_t b, std::int64_t g, std::int64_t n) {
+                const Sequence s = sequence_of(call, b);
+                const BackwardSplit split = split_backward(call, s, bytes_per_key);
+                if (n >= split.chunks) { return; }
+                const std::int64_t own_dq = split.chunks == 1 ? call.group * s.queries * call.head_size : call.head_size;
+                Scratch scratch;
+                const std::size_t bytes = Scratch::layout(call, split.super_keys, own_dq, nullptr, nullptr);
+                char* memory = static_cast<char*>(pool.scratch(worker).at_least(bytes));
+                Scratch::layout(call, split.super_keys, own_dq, memory, &scratch);
+                if (split.chunks > 1) {
+                    Kernel::chunk(call, plan, s, split, b, g, n, dq_of(b, s, split, g * call.group, n), scratch);
+                    return;
+                }
+                Kernel::chunk(call, plan, s, split, b, g, n, scratch.dq, scratch);
+                for (std::int64_t m = 0; m < call.group; ++m) {
+                    const auto part = [&](std::int64_t) { return scratch.dq + m * s.queries * call.head_size; };
+                    Kernel::store_dq(call, s, g * call.group + m, 0, s.queries, 1, part, nullptr);
+                }
+            });
+        });
+        // Where keys were cut up, the parts of dq are summed in order, a block of rows at a time.
+        if (plan.most_chunks > 1) {
+            constexpr std::int64_t rows = 256;
+            const std::int64_t blocks = (call.queries + rows - 1) / rows;
+            detail::parallel(pool, plan.entries * call.heads * blocks, wake, [&](std::int64_t task, int worker) {
+                const std::int64_t b = plan.first_entry + task / blocks / call.heads;
+                const std::int64_t h = task / blocks % call.heads;
+                const Sequence s = sequence_of(call, b);
+                const BackwardSplit split = split_backward(call, s, bytes_per_key);
+                if (split.chunks == 1) { return; }
+                auto* sum = static_cast<float*>(pool.scratch(worker).at_least(static_cast<std::size_t>(call.head_size) * 4));
+                const auto part = [&](std::int64_t n) { return dq_of(b, s, split, h, n); };
+                const std::int64_t begin = task % blocks * rows;
+                Kernel::store_dq(call, s, h, begin, smaller(s.queries, begin + rows), split.chunks, part, sum);
+            });
+        }
+        add_reduced(call, plan);
+        first += plan.entries;
+    }
+    clear_gradient_rows(call);
+}
+
+/// Calls function.template operator()<Product>() with the products that suit the call.
+template <class Isa, class Function>
+HEED_INLINE void with_product([[maybe_unused]] const Call& call, Function&& function) {
 #if defined(__AVX512BF16__)
     if constexpr (Isa::bf16_products) {
-        if (call.q.dtype == DType::bf16) {
-            forward_with<Isa, Bf16Product>(pool, call);
-            return;
-        }
+        if (call.q.dtype == DType::bf16) { return function.template operator()<Bf16Product>(); }
     }
 #endif
-    forward_with<Isa, FloatProduct>(pool, call);
+    function.template operator()<FloatProduct>();
 }
 
 template <class Isa>
-constexpr AttentionFunctions functions() {
-    return {forward<Isa>, nullptr, nullptr};
+void forward(detail::Pool& pool, const AttentionProblem& problem) {
+    const Call call = make_call(problem);
+    with_product<Isa>(call, [&]<class Product>() { forward_with<Isa, Product>(pool, call); });
+}
+
+template <class Isa>
+void backward(detail::Pool& pool, const AttentionProblem& problem) {
+    const Call call = make_call(problem);
+    with_product<Isa>(call, [&]<class Product>() { backward_with<Isa, Product>(pool, call); });
+}
+
+template <class Isa>
+void weights(const AttentionProblem& problem, detail::Scratch& scratch, std::int64_t b, std::int64_t h,
+             const std::int64_t* rows, std::int64_t count, std::int64_t stride, float* out) {
+    const Call call = make_call(problem);
+    const Sequence s = sequence_of(call, b);
+    const Keys keys = keys_of(call, s);
+    with_product<Isa>(call, [&]<class Product>() {
+        for (std::int64_t first = 0; first < count; first += most_rows) {
+            RowTile tile;
+            fill_listed_rows(call, s, keys, b, h, rows + first, smaller<std::int64_t>(most_rows, count - first), Isa::lanes,
+                             tile);
+            if (tile.rows > 0) { Weights<Isa, Product>::rows(call, s, keys, tile, scratch, stride, out + first * stride); }
+            // Rows past their length are 0.
+            for (std::int64_t r = 0; r < smaller<std::int64_t>(most_rows, count - first); ++r) {
+                if (rows[first + r] >= s.queries) {
+                    __builtin_memset(out + (first + r) * stride, 0, static_cast<std::size_t>(s.keys) * 4);
+                }
+            }
+        }
+    });
+}
+
+template <class Isa>
+constexpr AttentionFunctions attention_functions() {
+    return {forward<Isa>, backward<Isa>, weights<Isa>};
 }
 
 }  // namespace heed::cpu

@@ -44,9 +44,7 @@ std::uint64_t header_length(std::span<const std::byte> prefix, std::uint64_t fil
 }
 
 void check_file_length(std::uint64_t bytes, const std::string& context) {
-    if (bytes < prefix_bytes) {
-        throw FileError(context + "expected at least 8 bytes, got " + std::to_string(bytes));
-    }
+    if (bytes < prefix_bytes) { throw FileError(context + "expected at least 8 bytes, got " + std::to_string(bytes)); }
 }
 
 std::string_view as_text(std::span<const std::byte> bytes) {
@@ -109,8 +107,8 @@ const SafetensorsFile::Entry& SafetensorsFile::entry(std::string_view name) cons
     const auto found = contents_->header.entries.find(name);
     if (found != contents_->header.entries.end()) { return found->second; }
     constexpr std::size_t shown = 10;
-    std::string text = contents_->context + "no tensor " + in_quotes(name) + " among its " +
-                       std::to_string(names().size());
+    std::string text =
+        contents_->context + "no tensor " + in_quotes(name) + " among its " + std::to_string(names().size());
     for (std::size_t n = 0; n < std::min(names().size(), shown); ++n) {
         text += (n == 0 ? ": " : ", ") + in_quotes(names()[n]);
     }

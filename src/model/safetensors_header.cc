@@ -103,7 +103,8 @@ std::string HeaderEvents::expectation() const {
             return "tensor " + in_quotes(name_) + ": shape: expected integers from 0 to 2^63 - 1 in plain digits";
         case Place::offsets: return "tensor " + in_quotes(name_) + ": data_offsets: expected an array";
         case Place::offset:
-            return "tensor " + in_quotes(name_) + ": data_offsets: expected integers from 0 to 2^63 - 1 in plain digits";
+            return "tensor " + in_quotes(name_) +
+                   ": data_offsets: expected integers from 0 to 2^63 - 1 in plain digits";
         case Place::metadata: return "__metadata__: expected an object";
         case Place::metadata_value: return "__metadata__: " + in_quotes(metadata_name_) + ": expected a string";
         // Between keys the parser itself refuses anything else.
@@ -252,8 +253,7 @@ void HeaderEvents::finish_entry() {
     if (!has_shape_) { fail_tensor("shape is missing"); }
     if (!has_offsets_) { fail_tensor("data_offsets is missing"); }
     const SafetensorsFile::Entry entry{dtype_, Shape(shape_), offsets_[0], offsets_[1]};
-    const std::string range =
-        to_string(Shape{static_cast<std::int64_t>(entry.begin), static_cast<std::int64_t>(entry.end)});
+    const std::string range = "[" + std::to_string(entry.begin) + ", " + std::to_string(entry.end) + "]";
     if (entry.begin > entry.end) { fail_tensor("data_offsets: expected begin <= end, got " + range); }
     if (entry.end > data_bytes_) {
         fail_tensor("data_offsets: expected a range within the " + std::to_string(data_bytes_) +

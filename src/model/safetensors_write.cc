@@ -120,9 +120,7 @@ void for_each_run(const View& view, Visit visit) {
     const auto* start = static_cast<const std::byte*>(view.data());
     std::int64_t run = 1;
     int outer = view.rank();  // the axes from here on are one run
-    while (outer > 0 && (view.extent(outer - 1) == 1 || view.stride(outer - 1) == run)) {
-        run *= view.extent(--outer);
-    }
+    while (outer > 0 && (view.extent(outer - 1) == 1 || view.stride(outer - 1) == run)) { run *= view.extent(--outer); }
     std::int64_t index[Shape::max_rank] = {};
     std::int64_t offset = 0;
     for (std::int64_t done = 0; done < total; done += run) {

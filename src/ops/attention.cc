@@ -55,11 +55,11 @@ Explanation explain(const AttentionShape& shape, const AttentionOptions& options
     explanation.kernel = choose_attention_kernel("explain", problem).name;
     bool chosen_seen = false;
     for (const AttentionKernel& kernel : attention_kernel_list()) {
-        KernelVerdict verdict{.kernel = std::string(kernel.name), .fits = false, .reason = kernel.declines(problem)};
+        KernelVerdict verdict{.kernel = kernel.name, .fits = false, .reason = kernel.declines(problem)};
         if (verdict.reason.empty()) {
             verdict.fits = true;
             const bool chosen = verdict.kernel == explanation.kernel;
-            verdict.reason = chosen         ? "runs: " + std::string(kernel.what)
+            verdict.reason = chosen         ? "runs: " + kernel.what
                              : chosen_seen  ? "fits, but " + explanation.kernel + " comes first"
                                             : "fits, but " + explanation.kernel + " was asked for";
             chosen_seen = chosen_seen || chosen;

@@ -9,12 +9,12 @@
 namespace heed {
 namespace {
 
-void reference_weights(const AttentionProblem& problem, detail::Scratch&, std::int64_t b, std::int64_t h,
-                       std::span<const std::int64_t> rows, std::int64_t stride, float*, double* wide) {
+void reference_weights(const AttentionProblem& problem, std::int64_t b, std::int64_t h, const std::int64_t* rows,
+                       std::int64_t count, std::int64_t stride, double* out) {
     reference::SoftmaxRow row;
     const Sequence s = problem.sequence(b);
-    for (std::size_t r = 0; r < rows.size(); ++r) {
-        double* target = wide + static_cast<std::int64_t>(r) * stride;
+    for (std::int64_t r = 0; r < count; ++r) {
+        double* target = out + r * stride;
         if (rows[r] >= s.queries) {
             std::fill(target, target + s.keys, 0.0);
             continue;
@@ -24,30 +24,33 @@ void reference_weights(const AttentionProblem& problem, detail::Scratch&, std::i
     }
 }
 
-constexpr AttentionKernel reference_kernel{
-    .name = "reference",
-    .what = "plain loops with double sums, one thread",
-    .declines = [](const AttentionProblem&) { return std::string(); },
-    .forward = [](detail::Pool&, const AttentionProblem& problem) { reference::attend(problem); },
-    .backward = [](detail::Pool&, const AttentionProblem& problem) { reference::attend_backward(problem); },
-    .weights = reference_weights,
-    .is_wide = true,
-};
+AttentionKernel cpu_kernel(const cpu::InstructionSet& set) {
+    return {.name = "cpu-" + std::string(set.name),
+            .what = "tiled, " + std::string(set.what),
+            .missing = set.missing,
+            .declines_problem = cpu::declines,
+            .forward = set.kernels->attention.forward,
+            .backward = set.kernels->attention.backward,
+            .weights = set.kernels->attention.weights};
+}
+
+AttentionKernel reference_kernel() {
+    return {.name = "reference",
+            .what = "plain loops with double sums, one thread",
+            .missing = "",
+            .declines_problem = [](const AttentionProblem&) { return std::string(); },
+            .forward = [](detail::Pool&, const AttentionProblem& problem) { reference::attend(problem); },
+            .backward = [](detail::Pool&, const AttentionProblem& problem) { reference::attend_backward(problem); },
+            .wide_weights = reference_weights};
+}
 
 }  // namespace
 
 std::span<const AttentionKernel> attention_kernel_list() {
     static const std::vector<AttentionKernel> list = [] {
         std::vector<AttentionKernel> kernels;
-        for (const cpu::Attention& kernel : cpu::attention_list()) {
-            kernels.push_back({.name = kernel.name,
-                               .what = kernel.what,
-                               .declines = kernel.declines,
-                               .forward = kernel.forward,
-                               .backward = kernel.backward,
-                               .weights = kernel.weights});
-        }
-        kernels.push_back(reference_kernel);
+        for (const cpu::InstructionSet& set : cpu::instruction_sets()) { kernels.push_back(cpu_kernel(set)); }
+        kernels.push_back(reference_kernel());
         return kernels;
     }();
     return list;
@@ -68,7 +71,7 @@ const AttentionKernel& choose_attention_kernel(const char* function, const Atten
     };
     std::string names;
     for (const AttentionKernel& kernel : kernels) {
-        names += (names.empty() ? "" : ", ") + std::string(kernel.name);
+        names += (names.empty() ? "" : ", ") + kernel.name;
         if (forced.empty() ? kernel.declines(problem).empty() : kernel.name == forced) {
             const std::string reason = forced.empty() ? "" : kernel.declines(problem);
             if (!reason.empty()) { fail("a kernel that fits (" + forced + " does not: " + reason + ")"); }

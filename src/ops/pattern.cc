@@ -8,6 +8,7 @@
 namespace heed {
 namespace {
 
+using pattern_detail::concat;
 using pattern_detail::count_between;
 using pattern_detail::fail;
 using NodePointer = std::shared_ptr<const Pattern::Node>;
@@ -75,7 +76,7 @@ public:
         std::string text;
         for (const NodePointer& part : parts_) {
             if (!text.empty()) text += kind == Kind::both ? " & " : " | ";
-            text += part->kind == Kind::leaf ? part->describe() : "(" + part->describe() + ")";
+            text += part->kind == Kind::leaf ? part->describe() : concat("(", part->describe(), ")");
         }
         return text;
     }
@@ -108,13 +109,13 @@ public:
     }
     std::string describe() const override {
         std::string text;
-        for (const Pattern& pattern : pattern_of_head_) text += (text.empty() ? "" : ", ") + pattern.describe();
-        return "per_head(" + text + ")";
+        for (const Pattern& pattern : pattern_of_head_) text += concat(text.empty() ? "" : ", ", pattern.describe());
+        return concat("per_head(", text, ")");
     }
     void check(const char* function, std::int64_t batches, std::int64_t heads) const override {
         if (pattern_of_head_.size() != static_cast<std::uint64_t>(heads)) {
-            fail(function, "pattern: patterns of per_head: expected " + std::to_string(heads) +
-                               ", one for each query head, got " + std::to_string(pattern_of_head_.size()));
+            fail(function, "pattern: patterns of per_head: expected ", heads, ", one for each query head, got ",
+                 pattern_of_head_.size());
         }
         for (const Pattern& pattern : pattern_of_head_) pattern.check(function, batches, heads);
     }

@@ -93,9 +93,9 @@ public:
         keys.fill(0);
         if (end(batch) > lowest) keys.allow(lowest, end(batch) - 1);
     }
-    std::string describe() const override { return name_ + "(" + list_numbers(lengths_) + ")"; }
+    std::string describe() const override { return concat(name_, "(", list_numbers(lengths_), ")"); }
     void check(const char* function, std::int64_t batches, std::int64_t) const override {
-        check_batches(function, "lengths of " + name_, lengths_.size(), batches);
+        check_batches(function, concat("lengths of ", name_), lengths_.size(), batches);
     }
 
 private:
@@ -154,9 +154,7 @@ public:
         }
     }
 
-    std::string describe() const override {
-        return "fixed(" + std::to_string(stride_) + ", " + std::to_string(summary_) + ")";
-    }
+    std::string describe() const override { return concat("fixed(", stride_, ", ", summary_, ")"); }
 
 private:
     bool is_summary(std::int64_t key) const { return floor_mod(key, stride_) >= stride_ - summary_; }
@@ -172,14 +170,12 @@ private:
 };
 
 Pattern lengths_pattern(const char* function, const char* name, std::vector<std::int64_t> lengths) {
-    for (std::size_t b = 0; b < lengths.size(); ++b) {
-        expect_at_least(function, "lengths[" + std::to_string(b) + "]", lengths[b], 0);
-    }
+    expect_none_negative(function, "lengths", lengths);
     return Pattern(std::make_shared<Lengths>(std::move(lengths), name));
 }
 
 std::string call(const char* name, std::initializer_list<std::int64_t> arguments) {
-    return name + ("(" + list_numbers(arguments)) + ")";
+    return concat(name, "(", list_numbers(arguments), ")");
 }
 
 /// count * step positions away; a reach that int64 cannot hold is unlimited.
@@ -216,8 +212,7 @@ Pattern strided(std::int64_t stride) {
 Pattern fixed(std::int64_t stride, std::int64_t summary) {
     expect_at_least("patterns::fixed", "stride", stride, 1);
     if (summary < 1 || summary > stride) {
-        fail("patterns::fixed",
-             "summary: expected 1 to " + std::to_string(stride) + " (stride), got " + std::to_string(summary));
+        fail("patterns::fixed", "summary: expected 1 to ", stride, " (stride), got ", summary);
     }
     return Pattern(std::make_shared<Fixed>(stride, summary));
 }

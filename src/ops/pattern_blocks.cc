@@ -79,7 +79,7 @@ public:
         const auto queries = BlockRange::of(tile.query_begin, tile.query_end, query_block_size_);
         const auto keys = BlockRange::of(tile.key_begin, tile.key_end, key_block_size_);
         CoverOfBlocks cover(keys.size());
-        const auto present = std::lower_bound(query_blocks_.begin(), query_blocks_.end(), queries.first);
+        const auto present = first_listed(queries.first);
         auto at = present;
         for (; at != query_blocks_.end() && *at <= queries.last; ++at) {
             const auto [begin, end] = keys_at(static_cast<std::size_t>(at - query_blocks_.begin()));
@@ -105,19 +105,28 @@ public:
     }
 
     std::string describe() const override {
-        return "blocks(" + std::to_string(query_block_size_) + "x" + std::to_string(key_block_size_) + ", " +
-               std::to_string(key_blocks_.size()) + (key_blocks_.size() == 1 ? " pair)" : " pairs)");
+        return concat("blocks(", query_block_size_, "x", key_block_size_, ", ", key_blocks_.size(),
+                      key_blocks_.size() == 1 ? " pair)" : " pairs)");
     }
 
 private:
     using Iterator = std::vector<std::int64_t>::const_iterator;
 
+    /// The first listed block of queries that is not before this one.
+    Iterator first_listed(std::int64_t query_block) const {
+        // Mostly every block is listed, and number n is then at place n.
+        if (query_block >= 0 && static_cast<std::uint64_t>(query_block) < query_blocks_.size() &&
+            query_blocks_[static_cast<std::size_t>(query_block)] == query_block) {
+            return query_blocks_.begin() + query_block;
+        }
+        return std::lower_bound(query_blocks_.begin(), query_blocks_.end(), query_block);
+    }
     std::pair<Iterator, Iterator> keys_at(std::size_t row) const {
         return {key_blocks_.begin() + static_cast<std::ptrdiff_t>(starts_[row]),
                 key_blocks_.begin() + static_cast<std::ptrdiff_t>(starts_[row + 1])};
     }
     std::pair<Iterator, Iterator> keys_of(std::int64_t query_block) const {
-        const auto at = std::lower_bound(query_blocks_.begin(), query_blocks_.end(), query_block);
+        const auto at = first_listed(query_block);
         if (at == query_blocks_.end() || *at != query_block) return {key_blocks_.end(), key_blocks_.end()};
         return keys_at(static_cast<std::size_t>(at - query_blocks_.begin()));
     }
@@ -214,7 +223,7 @@ public:
     }
 
     std::string describe() const override {
-        return "random_blocks(" + list_numbers({block_, blocks_, count_}) + ", seed " + std::to_string(seed_) + ")";
+        return concat("random_blocks(", block_, ", ", blocks_, ", ", count_, ", seed ", seed_, ")");
     }
 
 private:
@@ -253,11 +262,9 @@ Pattern patterns::random_blocks(std::int64_t block, std::int64_t blocks, std::in
     expect_at_least(function, "blocks", blocks, 0);
     // A draw is a 32-bit word scaled to the number of blocks; more blocks would leave some out.
     if (blocks > std::numeric_limits<std::int32_t>::max()) {
-        fail(function, "blocks: expected less than 2^31, got " + std::to_string(blocks));
+        fail(function, "blocks: expected less than 2^31, got ", blocks);
     }
-    if (count < 0 || count > blocks) {
-        fail(function, "count: expected 0 to " + std::to_string(blocks) + " (blocks), got " + std::to_string(count));
-    }
+    if (count < 0 || count > blocks) { fail(function, "count: expected 0 to ", blocks, " (blocks), got ", count); }
     return Pattern(std::make_shared<RandomBlocks>(block, blocks, count, seed));
 }
 
@@ -266,9 +273,9 @@ Pattern patterns::blocks(std::int64_t query_block_size, std::int64_t key_block_s
     expect_at_least(function, "query_block_size", query_block_size, 1);
     expect_at_least(function, "key_block_size", key_block_size, 1);
     for (std::size_t n = 0; n < pairs.size(); ++n) {
-        const std::string pair = "pairs[" + std::to_string(n) + "]";
-        expect_at_least(function, pair + ".query_block", pairs[n].query_block, 0);
-        expect_at_least(function, pair + ".key_block", pairs[n].key_block, 0);
+        const auto [query_block, key_block] = pairs[n];
+        if (query_block < 0) fail(function, "pairs[", n, "].query_block: expected at least 0, got ", query_block);
+        if (key_block < 0) fail(function, "pairs[", n, "].key_block: expected at least 0, got ", key_block);
     }
     return Pattern(
         std::make_shared<Blocks>(query_block_size, key_block_size, std::vector<BlockPair>(pairs.begin(), pairs.end())));

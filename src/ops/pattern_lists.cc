@@ -13,10 +13,7 @@ using namespace pattern_detail;
 /// ids[b][i] == ids[b][j]
 class Document final : public Pattern::Node {
 public:
-    explicit Document(std::vector<std::vector<std::int64_t>> ids) {
-        lists_.reserve(ids.size());
-        for (auto& of_batch : ids) lists_.emplace_back(std::move(of_batch));
-    }
+    explicit Document(const std::vector<std::vector<std::int64_t>>& ids) : lists_(ids.begin(), ids.end()) {}
 
     bool allows(std::int64_t batch, std::int64_t, std::int64_t query, std::int64_t key) const override {
         const List* list = entry_of(lists_, batch);
@@ -73,8 +70,8 @@ public:
     std::string describe() const override {
         std::size_t runs = 0;
         for (const List& list : lists_) runs += list.runs.size();
-        return "document(" + std::to_string(lists_.size()) + (lists_.size() == 1 ? " list, " : " lists, ") +
-               std::to_string(runs) + (runs == 1 ? " run)" : " runs)");
+        return concat("document(", lists_.size(), lists_.size() == 1 ? " list, " : " lists, ", runs,
+                      runs == 1 ? " run)" : " runs)");
     }
 
     void check(const char* function, std::int64_t batches, std::int64_t) const override {
@@ -88,27 +85,25 @@ private:
     };
 
     struct List {
-        explicit List(std::vector<std::int64_t> ids_of_positions) : ids(std::move(ids_of_positions)) {
+        explicit List(const std::vector<std::int64_t>& ids) : run_of(ids.size()) {
             std::unordered_set<std::int64_t> seen;
             for (std::size_t n = 0; n < ids.size(); ++n) {
-                if (n > 0 && ids[n] == ids[n - 1]) continue;
-                runs.push_back({static_cast<std::int64_t>(n), ids[n]});
-                each_id_in_one_run = seen.insert(ids[n]).second && each_id_in_one_run;
+                if (n == 0 || ids[n] != ids[n - 1]) {
+                    runs.push_back({static_cast<std::int64_t>(n), ids[n]});
+                    each_id_in_one_run = seen.insert(ids[n]).second && each_id_in_one_run;
+                }
+                run_of[n] = static_cast<std::uint32_t>(runs.size() - 1);
             }
         }
 
-        std::int64_t size() const { return static_cast<std::int64_t>(ids.size()); }
+        std::int64_t size() const { return static_cast<std::int64_t>(run_of.size()); }
         bool has(std::int64_t position) const { return position >= 0 && position < size(); }
-        std::int64_t id(std::int64_t position) const { return ids[static_cast<std::size_t>(position)]; }
-        std::size_t run_at(std::int64_t position) const {
-            const auto after = std::upper_bound(runs.begin(), runs.end(), position,
-                                                [](std::int64_t p, const Run& run) { return p < run.begin; });
-            return static_cast<std::size_t>(after - runs.begin()) - 1;
-        }
+        std::size_t run_at(std::int64_t position) const { return run_of[static_cast<std::size_t>(position)]; }
+        std::int64_t id(std::int64_t position) const { return runs[run_at(position)].id; }
         std::int64_t end_of(std::size_t run) const { return run + 1 < runs.size() ? runs[run + 1].begin : size(); }
 
-        std::vector<std::int64_t> ids;
-        std::vector<Run> runs;  ///< stretches of one id, in order
+        std::vector<Run> runs;              ///< stretches of one id, in order
+        std::vector<std::uint32_t> run_of;  ///< each position's, so that tiles need no search
         bool each_id_in_one_run = true;
     };
 
@@ -148,7 +143,7 @@ public:
         }
     }
 
-    std::string describe() const override { return "global(" + list_numbers(positions_) + ")"; }
+    std::string describe() const override { return concat("global(", list_numbers(positions_), ")"); }
 
 private:
     bool is_global(std::int64_t position) const {
@@ -165,13 +160,16 @@ private:
 }  // namespace
 
 Pattern patterns::document(std::vector<std::vector<std::int64_t>> ids) {
-    return Pattern(std::make_shared<Document>(std::move(ids)));
+    for (std::size_t b = 0; b < ids.size(); ++b) {
+        if (ids[b].size() > std::numeric_limits<std::uint32_t>::max()) {
+            fail("patterns::document", "ids[", b, "]: expected less than 2^32 positions, got ", ids[b].size());
+        }
+    }
+    return Pattern(std::make_shared<Document>(ids));
 }
 
 Pattern patterns::global_tokens(std::vector<std::int64_t> positions) {
-    for (std::size_t n = 0; n < positions.size(); ++n) {
-        expect_at_least("patterns::global_tokens", "positions[" + std::to_string(n) + "]", positions[n], 0);
-    }
+    expect_none_negative("patterns::global_tokens", "positions", positions);
     return Pattern(std::make_shared<GlobalTokens>(std::move(positions)));
 }
 

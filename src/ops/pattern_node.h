@@ -5,6 +5,7 @@
 #include <cstring>
 #include <limits>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include <heed/error.h>
@@ -77,15 +78,35 @@ struct Row {
     }
 };
 
-[[noreturn]] inline void fail(const char* function, const std::string& what) {
-    throw Error("[" + std::string(function) + "] " + what);
+/// One string of texts and whole numbers. (`"literal" + std::string()` makes GCC 12 warn of overlapping copies
+/// that are none: its bug 105651.)
+template <class... Parts>
+std::string concat(const Parts&... parts) {
+    std::string text;
+    const auto append = [&text](const auto& part) {
+        if constexpr (std::is_integral_v<std::remove_cvref_t<decltype(part)>>) {
+            text += std::to_string(part);
+        } else {
+            text += part;
+        }
+    };
+    (append(parts), ...);
+    return text;
 }
 
-/// `[function] argument: expected at least minimum, got value`
-inline void expect_at_least(const char* function, const std::string& argument, std::int64_t value,
-                            std::int64_t minimum) {
-    if (value < minimum) {
-        fail(function, argument + ": expected at least " + std::to_string(minimum) + ", got " + std::to_string(value));
+/// Throws `[function] what...`.
+template <class... Parts>
+[[noreturn]] void fail(const char* function, const Parts&... what) {
+    throw Error(concat("[", function, "] ", what...));
+}
+
+inline void expect_at_least(const char* function, const char* argument, std::int64_t value, std::int64_t minimum) {
+    if (value < minimum) fail(function, argument, ": expected at least ", minimum, ", got ", value);
+}
+
+inline void expect_none_negative(const char* function, const char* argument, const std::vector<std::int64_t>& list) {
+    for (std::size_t n = 0; n < list.size(); ++n) {
+        if (list[n] < 0) fail(function, argument, "[", n, "]: expected at least 0, got ", list[n]);
     }
 }
 
@@ -94,9 +115,10 @@ inline std::string list_numbers(const std::vector<std::int64_t>& numbers) {
     constexpr std::size_t shown = 8;
     std::string text;
     for (std::size_t n = 0; n < std::min(shown, numbers.size()); ++n) {
-        text += (n == 0 ? "" : ", ") + std::to_string(numbers[n]);
+        text += n == 0 ? "" : ", ";
+        text += std::to_string(numbers[n]);
     }
-    if (numbers.size() > shown) text += ", ... " + std::to_string(numbers.size()) + " in all";
+    if (numbers.size() > shown) text += concat(", ... ", numbers.size(), " in all");
     return text;
 }
 
@@ -110,9 +132,8 @@ const T* entry_of(const std::vector<T>& list, std::int64_t batch) {
 
 inline void check_batches(const char* function, const std::string& what, std::size_t entries, std::int64_t batches) {
     if (entries == 1 || entries == static_cast<std::uint64_t>(batches)) return;
-    std::string expected = "expected 1";
-    if (batches != 1) expected += " or " + std::to_string(batches) + ", one for each batch entry";
-    fail(function, "pattern: " + what + ": " + expected + ", got " + std::to_string(entries));
+    const std::string or_each = batches == 1 ? "" : concat(" or ", batches, ", one for each batch entry");
+    fail(function, "pattern: ", what, ": expected 1", or_each, ", got ", entries);
 }
 
 }  // namespace pattern_detail

@@ -1,9 +1,9 @@
-#include "cpu/attention_isa.h"
-#include "cpu/isa/tables.h"
+#include "cpu/isa/kernels.h"
 
 namespace heed::cpu {
 namespace {
 
+// In an unnamed namespace, so that whatever is made from it stays inside this file.
 struct Avx2 {
     static constexpr int lanes = 8;
     static constexpr int registers = 16;
@@ -12,6 +12,6 @@ struct Avx2 {
 
 }  // namespace
 
-const AttentionFunctions avx2_attention = functions<Avx2>();
+const Kernels avx2_kernels = kernels<Avx2>();
 
 }  // namespace heed::cpu

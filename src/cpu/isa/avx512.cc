@@ -1,9 +1,9 @@
-#include "cpu/attention_isa.h"
-#include "cpu/isa/tables.h"
+#include "cpu/isa/kernels.h"
 
 namespace heed::cpu {
 namespace {
 
+// In an unnamed namespace, so that whatever is made from it stays inside this file.
 struct Avx512 {
     static constexpr int lanes = 16;
     static constexpr int registers = 32;
@@ -12,6 +12,6 @@ struct Avx512 {
 
 }  // namespace
 
-const AttentionFunctions avx512_attention = functions<Avx512>();
+const Kernels avx512_kernels = kernels<Avx512>();
 
 }  // namespace heed::cpu

@@ -1,9 +1,9 @@
-#include "cpu/attention_isa.h"
-#include "cpu/isa/tables.h"
+#include "cpu/isa/kernels.h"
 
 namespace heed::cpu {
 namespace {
 
+// In an unnamed namespace, so that whatever is made from it stays inside this file.
 struct Neon {
     static constexpr int lanes = 4;
     static constexpr int registers = 32;
@@ -12,6 +12,6 @@ struct Neon {
 
 }  // namespace
 
-const AttentionFunctions neon_attention = functions<Neon>();
+const Kernels neon_kernels = kernels<Neon>();
 
 }  // namespace heed::cpu

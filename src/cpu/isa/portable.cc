@@ -1,9 +1,9 @@
-#include "cpu/attention_isa.h"
-#include "cpu/isa/tables.h"
+#include "cpu/isa/kernels.h"
 
 namespace heed::cpu {
 namespace {
 
+// In an unnamed namespace, so that whatever is made from it stays inside this file.
 struct Portable {
     static constexpr int lanes = 4;
     static constexpr int registers = 16;
@@ -12,6 +12,6 @@ struct Portable {
 
 }  // namespace
 
-const AttentionFunctions portable_attention = functions<Portable>();
+const Kernels portable_kernels = kernels<Portable>();
 
 }  // namespace heed::cpu

@@ -1,20 +1,26 @@
 #pragma once
-#include "cpu/attention.h"
+#include "base/attention_problem.h"
+#include "base/pool.h"
 
 namespace heed::cpu {
 
-/// What each file of this folder exports, and all that it exports.
+/// What each file of this folder exports, and all that it exports: one table. Each operation adds a member.
 struct AttentionFunctions {
     void (*forward)(detail::Pool& pool, const AttentionProblem& problem);
     void (*backward)(detail::Pool& pool, const AttentionProblem& problem);
+    /// out[r][j], row r at out + r * stride, of the listed rows of head h.
     void (*weights)(const AttentionProblem& problem, detail::Scratch& scratch, std::int64_t b, std::int64_t h,
-                    std::span<const std::int64_t> rows, std::int64_t stride, float* narrow, double* wide);
+                    const std::int64_t* rows, std::int64_t count, std::int64_t stride, float* out);
 };
 
-extern const AttentionFunctions portable_attention;
-extern const AttentionFunctions avx2_attention;
-extern const AttentionFunctions avx512_attention;
-extern const AttentionFunctions avx512bf16_attention;
-extern const AttentionFunctions neon_attention;
+struct Kernels {
+    AttentionFunctions attention;
+};
+
+extern const Kernels portable_kernels;
+extern const Kernels avx2_kernels;
+extern const Kernels avx512_kernels;
+extern const Kernels avx512bf16_kernels;
+extern const Kernels neon_kernels;
 
 }  // namespace heed::cpu

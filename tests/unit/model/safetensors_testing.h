@@ -29,9 +29,7 @@ inline std::string assemble(std::string_view header, std::string_view data) {
 inline std::string file_error(const std::function<void()>& action) {
     try {
         action();
-    } catch (const FileError& error) {
-        return error.what();
-    }
+    } catch (const FileError& error) { return error.what(); }
     return "accepted";
 }
 

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <random>
+#include <sstream>
 #include <string>
 
 #include "unit/ops/pattern_predicates.h"
@@ -92,11 +93,10 @@ Case random_case_of_depth(Dice& dice, int depth) {
 }
 
 std::string text(const PatternTile& tile) {
-    const auto range = [](std::int64_t begin, std::int64_t end) {
-        return "[" + std::to_string(begin) + ", " + std::to_string(end) + ")";
-    };
-    return " b " + std::to_string(tile.batch) + " h " + std::to_string(tile.head) + " queries " +
-           range(tile.query_begin, tile.query_end) + " keys " + range(tile.key_begin, tile.key_end);
+    std::ostringstream out;
+    out << " b " << tile.batch << " h " << tile.head << " queries [" << tile.query_begin << ", " << tile.query_end
+        << ") keys [" << tile.key_begin << ", " << tile.key_end << ")";
+    return out.str();
 }
 
 TEST(PatternCover, LeavesAreExact) {

@@ -1,14 +1,10 @@
-#include "cpu/attention.h"
+#include "cpu/instruction_sets.h"
 
-#include "cpu/attention_call.h"
-#include "cpu/isa/tables.h"
-
+#include <cstdlib>
 #include <vector>
 
 namespace heed::cpu {
 namespace {
-
-std::string none() { return {}; }
 
 #if defined(__x86_64__)
 std::string lacks(bool has, const char* what) { return has ? std::string() : std::string("this CPU lacks ") + what; }
@@ -28,36 +24,38 @@ std::string without_avx512bf16() {
 }
 #endif
 
-template <std::string (*Missing)()>
-std::string declines_on(const AttentionProblem& problem) {
-    static const std::string missing = Missing();
-    return missing.empty() ? declines(problem) : missing;
-}
-
-template <std::string (*Missing)()>
-Attention row(std::string_view name, std::string_view what, const AttentionFunctions& functions) {
-    return {name, what, declines_on<Missing>, functions.forward, functions.backward, functions.weights};
-}
-
 }  // namespace
 
-std::span<const Attention> attention_list() {
-    static const std::vector<Attention> list = {
+std::span<const InstructionSet> instruction_sets() {
+    static const std::vector<InstructionSet> list = {
 #if defined(HEED_HAS_AVX512BF16)
-        row<without_avx512bf16>("cpu-avx512bf16", "tiled, AVX-512 with bf16 dot products", avx512bf16_attention),
+        {"avx512bf16", "AVX-512 with bf16 dot products", without_avx512bf16(), &avx512bf16_kernels},
 #endif
 #if defined(HEED_HAS_AVX512)
-        row<without_avx512>("cpu-avx512", "tiled, AVX-512", avx512_attention),
+        {"avx512", "AVX-512", without_avx512(), &avx512_kernels},
 #endif
 #if defined(HEED_HAS_AVX2)
-        row<without_avx2>("cpu-avx2", "tiled, AVX2 with FMA", avx2_attention),
+        {"avx2", "AVX2 with FMA", without_avx2(), &avx2_kernels},
 #endif
 #if defined(HEED_HAS_NEON)
-        row<none>("cpu-neon", "tiled, NEON", neon_attention),
+        {"neon", "NEON", "", &neon_kernels},
 #endif
-        row<none>("cpu-portable", "tiled, for any CPU", portable_attention),
+        {"portable", "any CPU", "", &portable_kernels},
     };
     return list;
+}
+
+const InstructionSet& instruction_set() {
+    const std::span<const InstructionSet> sets = instruction_sets();
+    const char* forced = std::getenv("HEED_KERNEL");
+    const std::string_view asked = forced == nullptr ? "" : forced;
+    for (const InstructionSet& set : sets) {
+        if (set.missing.empty() && asked.starts_with("cpu-") && asked.substr(4) == set.name) { return set; }
+    }
+    for (const InstructionSet& set : sets) {
+        if (set.missing.empty()) { return set; }
+    }
+    return sets.back();
 }
 
 }  // namespace heed::cpu

@@ -1,0 +1,8 @@
+#pragma once
+
+namespace CLI {
+class App;
+}
+
+/// Each adds one command to the program; the command runs when the program's arguments are parsed.
+void add_size(CLI::App& app);

@@ -1,0 +1,314 @@
+#pragma once
+#include "cpu/attention_backward_pack.h"
+#include "cpu/attention_backward_plan.h"
+#include "cpu/attention_softmax.h"
+
+/// The backward pass. For a tile of rows and a block of keys, with x, w as in the forward pass, all transposed [key][row]:
+///
+///     w  = 2^(x - lse)                   scores again
+///     dw = keep/(1-p) * dO V^T
+///     dx = w (dw - delta),  delta = dO . O - dlse
+///     dV += (keep/(1-p) w)^T dO,   dK += scale dx'^T Q,   dQ += scale dx' K,   dx' = dx * (1 - tanh^2)
+
+namespace heed::cpu {
+
+template <class Isa, class Product>
+class Backward {
+public:
+    using Scratch = BackwardScratch<Isa, Product>;
+    static constexpr bool pairs = Product::depth_per_lane == 2;
+
+    /// Keys of one chunk against all rows of the group's heads.
+    static void chunk(const Call& call, const BackwardPlan& plan, const Sequence& s, const BackwardSplit& split,
+                      std::int64_t b, std::int64_t g, std::int64_t n, float* dq, const Scratch& scratch) {
+        const BackwardSizes<Isa, Product> z(call);
+        const Keys keys = keys_of(call, s);
+        const std::int64_t begin = n * split.chunk_keys;
+        const std::int64_t end = smaller(s.keys, begin + split.chunk_keys);
+        const std::int64_t tiles = split.rows.tiles;
+        if (begin >= end && n > 0) { return; }
+        // dq of this chunk: [group][queries][head_size], complete rows, so start from 0.
+        __builtin_memset(dq, 0, static_cast<std::size_t>(call.group * s.queries * call.head_size) * 4);
+        for (std::int64_t at = begin; at < end || at == begin; at += split.super_keys) {
+            const std::int64_t count = smaller(split.super_keys, end - at);
+            KeyPanel panel{.begin = at, .count = count};
+            pack_panel<Isa, Product>(call, s, g, scratch, panel);
+            __builtin_memset(scratch.dk, 0, static_cast<std::size_t>(count * z.head_stride) * 4);
+            __builtin_memset(scratch.dv, 0, static_cast<std::size_t>(count * z.value_stride) * 4);
+            for (std::int64_t t = 0; t < tiles; ++t) {
+                RowTile& tile = *scratch.tile;
+                fill_rows(call, s, keys, split.rows, b, g, t, Isa::lanes, tile);
+                const bool first = n == 0 && at == begin;
+                const bool sees = tile.visible && tile.begin < at + count && tile.end > at;
+                if (!sees && !(first && plan.sink_parts != nullptr && call.sinks)) { continue; }
+                pack_rows<Isa, Product>(call, tile, scratch);
+                if (first && call.sinks) { add_sinks(call, plan, b, tile, scratch); }
+                if (!sees) { continue; }
+                with_lanes<Isa>(tile.lanes, [&]<int L>() {
+                    __builtin_memset(scratch.dq_tile, 0, static_cast<std::size_t>(tile.rows * z.head_stride) * 4);
+                    for (std::int64_t j = 0; j < count; j += call.tile_keys) {
+                        step<L>(call, plan, s, keys, b, n, panel, j, smaller(call.tile_keys, count - j), scratch);
+                    }
+                    add_dq(call, s, g, tile, scratch.dq_tile, dq);
+                });
+            }
+            const std::int64_t dk_size = element_bytes(call.dk.dtype);
+            const std::int64_t dv_size = element_bytes(call.dv.dtype);
+            const auto scale = static_cast<float>(call.scale);
+            for (std::int64_t j = 0; j < count; ++j) {
+                const std::int64_t row = s.key_begin + at + j;
+                store_row<Isa>(call.dk.dtype, call.dk.data + (s.batch * call.dk.b + g * call.dk.h + row * call.dk.row) * dk_size,
+                               call.dk.column, call.head_size, scratch.dk + j * z.head_stride, scale);
+                store_row<Isa>(call.dv.dtype, call.dv.data + (s.batch * call.dv.b + g * call.dv.h + row * call.dv.row) * dv_size,
+                               call.dv.column, call.value_size, scratch.dv + j * z.value_stride, call.kept);
+            }
+        }
+    }
+
+    /// dq rows of one head from its chunks' parts, in order. part(n) is the n-th chunk's [queries][head_size].
+    template <class Part>
+    static void store_dq(const Call& call, const Sequence& s, std::int64_t h, std::int64_t begin, std::int64_t end,
+                         std::int64_t chunks, Part part, float* sum) {
+        const std::int64_t size = element_bytes(call.dq.dtype);
+        for (std::int64_t i = begin; i < end; ++i) {
+            const float* row = part(0) + i * call.head_size;
+            if (chunks > 1) {
+                __builtin_memcpy(sum, row, static_cast<std::size_t>(call.head_size) * 4);
+                for (std::int64_t n = 1; n < chunks; ++n) {
+                    const float* more = part(n) + i * call.head_size;
+                    for (std::int64_t c = 0; c < call.head_size; ++c) { sum[c] += more[c]; }
+                }
+                row = sum;
+            }
+            const std::int64_t at = s.batch * call.dq.b + h * call.dq.h + (s.query_begin + i) * call.dq.row;
+            store_row<Isa>(call.dq.dtype, call.dq.data + at * size, call.dq.column, call.head_size, row,
+                           static_cast<float>(call.scale));
+        }
+    }
+
+private:
+    struct Span {
+        std::int64_t begin;
+        std::int64_t end;
+    };
+
+    static void add_dq(const Call& call, const Sequence& s, std::int64_t g, const RowTile& tile, const float* from, float* dq) {
+        const BackwardSizes<Isa, Product> z(call);
+        for (int r = 0; r < tile.rows; ++r) {
+            float* to = dq + ((tile.head[r] - g * call.group) * s.queries + tile.index[r]) * call.head_size;
+            const float* row = from + r * z.head_stride;
+            for (std::int64_t c = 0; c < call.head_size; ++c) { to[c] += row[c]; }
+        }
+    }
+
+    /// The sink's share of the softmax: dsink = -sum_i w_sink delta.
+    static void add_sinks(const Call& call, const BackwardPlan& plan, std::int64_t b, const RowTile& tile,
+                          const Scratch& scratch) {
+        constexpr double log2_e = 1.4426950408889634;
+        for (int r = 0; r < tile.rows; ++r) {
+            const double sink = sink_of(call, tile.head[r]) * log2_e;
+            const double share = exp2(sink - static_cast<double>(scratch.lse[r]) - static_cast<double>(scratch.lse_rest[r]));
+            plan.sink_parts[(b - plan.first_entry) * call.heads + tile.head[r]] -= share * static_cast<double>(scratch.delta[r]);
+        }
+    }
+
+    template <int L>
+    static void step(const Call& call, const BackwardPlan& plan, const Sequence& s, const Keys& keys, std::int64_t b,
+                     std::int64_t n, KeyPanel& panel, std::int64_t offset, std::int64_t count, const Scratch& scratch) {
+        const BackwardSizes<Isa, Product> z(call);
+        const RowTile& tile = *scratch.tile;
+        KeyBlock block{.begin = panel.begin + offset, .count = count};
+        if (tile.begin >= block.begin + count || tile.end <= block.begin) { return; }
+        fill_key_positions(call, s, keys, block.begin, count, scratch.score.positions, block.least, block.most);
+        block.positions = scratch.score.positions;
+        const Cover pattern = call.pattern ? pattern_cover(call, tile, keys, block.least, block.most) : Cover::all;
+        if (pattern == Cover::none) { return; }
+        const std::int64_t stride = tile.lanes * tile.vectors;
+
+        block.k = panel.k + offset * panel.k_stride;
+        block.k_stride = panel.k_stride;
+        raw_scores<Isa, Product, L>(tile, block, scratch.q_columns, z.score_depth, scratch.score.scores);
+        const bool dense = dense_add<Isa, L>(call, tile, keys, block, pattern, scratch.score);
+        for (int r = 0; r < most_rows; ++r) { scratch.largest[r] = negative_infinity; }
+        const Scored scored = adjust_scores<Isa, L>(call, tile, block, dense, scratch.score.scores, scratch.score.add,
+                                                    scratch.cap_slope, scratch.largest);
+        KeyBlock values = block;
+        values.k = panel.v + offset * panel.v_stride;
+        values.k_stride = panel.v_stride;
+        raw_scores<Isa, Product, L>(tile, values, scratch.dout_columns, z.value_depth, scratch.dw);
+        const bool dropping = call.drop || call.keep.data != nullptr;
+        if (dropping) { drop_dw<L>(call, tile, block, scratch); }
+        const bool careful = scored.partial && !(scratch.flags->rows_finite && keys_finite<Isa, Product>(call, panel));
+        differentiate<L>(call, tile, block, scored, careful, dropping, scratch);
+        if (call.problem->gradients.dbias) { spill_dbias<L>(call, tile, block, scratch); }
+        if (call.problem->gradients.dalibi_slopes) { add_slopes<L>(call, plan, b, n, tile, block, scratch); }
+        if (call.cap > 0) { apply_cap<L>(tile, block, scratch); }
+        if (careful) {
+            careful_products<Isa, Product>(call, tile, block, panel, offset, scratch);
+            return;
+        }
+
+        // Rows that see keys m .. m+count, and keys that rows m .. m+count see.
+        constexpr int d = Product::depth_per_lane;
+        const auto rows_of = [&](std::int64_t m, int size) {
+            int first = 0;
+            int last = 0;
+            vectors_seeing(tile, block.begin + m, block.begin + m + size, first, last);
+            const std::int64_t to = smaller<std::int64_t>(last * L, tile.rows);
+            return first < last ? Span{first * L / d, (to + d - 1) / d} : Span{0, 0};
+        };
+        const auto keys_of_rows = [&](std::int64_t m, int size) {
+            std::int64_t from = block.count;
+            std::int64_t to = 0;
+            for (std::int64_t v = m / L; v <= (m + size - 1) / L; ++v) {
+                const std::int64_t vector_begin = larger<std::int64_t>(tile.some_begin[v] - block.begin, 0);
+                const std::int64_t vector_end = smaller<std::int64_t>(tile.some_end[v] - block.begin, block.count);
+                if (vector_begin < vector_end) {
+                    from = smaller(from, vector_begin);
+                    to = larger(to, vector_end);
+                }
+            }
+            return Span{from / d, (to + d - 1) / d};
+        };
+        std::int64_t seen_begin = 0;
+        std::int64_t seen_end = 0;
+        seen_keys(tile, block, seen_begin, seen_end);
+        const float* w = scratch.score.scores;
+        const float* dx = scratch.dw;
+        const float* dx_by_key = scratch.dw;
+        std::int64_t w_stride = stride;
+        if constexpr (pairs) {
+            pair_rows<Isa, L>(tile, seen_begin, seen_end, w, scratch.w_pairs);
+            pair_rows<Isa, L>(tile, seen_begin, seen_end, dx, scratch.dx_pairs);
+            pair_weights<Isa, L>(tile, block, dx, scratch.dx_key_pairs);
+            w = scratch.w_pairs;
+            dx = scratch.dx_pairs;
+            dx_by_key = scratch.dx_key_pairs;
+            w_stride = stride / 2;
+        }
+        constexpr int lanes = Isa::lanes;
+        const auto shifted = [&](std::int64_t m, int size) { return rows_of(seen_begin + m, size); };
+        matrix_add<Isa, Product, lanes, Walk::along_row>(
+            w + seen_begin * w_stride, w_stride, scratch.dout_rows, z.value_stride,
+            scratch.dv + (offset + seen_begin) * z.value_stride, z.value_stride, seen_end - seen_begin,
+            static_cast<int>(z.value_stride / lanes), nullptr, shifted);
+        matrix_add<Isa, Product, lanes, Walk::along_row>(
+            dx + seen_begin * w_stride, w_stride, scratch.q_rows, z.head_stride,
+            scratch.dk + (offset + seen_begin) * z.head_stride, z.head_stride, seen_end - seen_begin,
+            static_cast<int>(z.head_stride / lanes), nullptr, shifted);
+        matrix_add<Isa, Product, lanes, Walk::along_column>(
+            dx_by_key, stride, panel.k_rows + offset / d * panel.k_rows_stride, panel.k_rows_stride, scratch.dq_tile,
+            z.head_stride, tile.rows, static_cast<int>(z.head_stride / lanes), nullptr, keys_of_rows);
+    }
+
+    /// dw *= keep/(1-p); kept = 1 or 0.
+    template <int L>
+    static void drop_dw(const Call& call, const RowTile& tile, const KeyBlock& block, const Scratch& scratch) {
+        using S = Simd<Isa, L>;
+        const std::int64_t stride = tile.lanes * tile.vectors;
+        for_each_dropout<Isa, L>(call, tile, block, [&](std::int64_t j, int n, I<L> keep) {
+            const std::int64_t at = j * stride + n * L;
+            S::store(scratch.kept + at, keep ? S::all(1.0F) : F<L>{});
+            S::store(scratch.dw + at, S::load(scratch.dw + at) * (keep ? S::all(call.kept) : F<L>{}));
+        });
+    }
+
+    /// scores -> weights (dropped ones 0), dw -> dx.
+    template <int L>
+    static void differentiate(const Call&, const RowTile& tile, const KeyBlock& block, const Scored& scored, bool careful,
+                              bool dropping, const Scratch& scratch) {
+        using S = Simd<Isa, L>;
+        const std::int64_t stride = tile.lanes * tile.vectors;
+        std::int64_t seen_begin = 0;
+        std::int64_t seen_end = 0;
+        seen_keys(tile, block, seen_begin, seen_end);
+        const F<L> hidden = S::all(negative_infinity);
+        const F<L> nothing = S::all(careful ? hidden_weight : 0.0F);
+        const F<L> factor = S::all(scored.factor);
+        float* scores = scratch.score.scores;
+        for (int n = 0; n < tile.vectors; ++n) {
+            const std::int64_t begin = larger<std::int64_t>(tile.some_begin[n] - block.begin, 0);
+            const std::int64_t end = smaller<std::int64_t>(tile.some_end[n] - block.begin, block.count);
+            const F<L> lse = S::load(scratch.lse + n * L);
+            const F<L> rest = S::load(scratch.lse_rest + n * L);
+            const F<L> delta = S::load(scratch.delta + n * L);
+            const auto fill = [&](std::int64_t from, std::int64_t to) {
+                for (std::int64_t j = from; j < to; ++j) {
+                    S::store(scores + j * stride + n * L, nothing);
+                    S::store(scratch.dw + j * stride + n * L, F<L>{});
+                }
+            };
+            fill(seen_begin, smaller(begin, seen_end));
+            const auto run = [&]<bool Partial>() {
+                for (std::int64_t j = begin; j < end; ++j) {
+                    const std::int64_t at = j * stride + n * L;
+                    const F<L> x = S::load(scores + at);
+                    F<L> w = S::exp2((x * factor - lse) - rest);
+                    F<L> dx = w * (S::load(scratch.dw + at) - delta);
+                    if (dropping) { w *= S::load(scratch.kept + at); }
+                    if constexpr (Partial) {
+                        w = x == hidden ? nothing : w;
+                        dx = x == hidden ? F<L>{} : dx;
+                    }
+                    S::store(scores + at, w);
+                    S::store(scratch.dw + at, dx);
+                }
+            };
+            if (scored.partial) {
+                run.template operator()<true>();
+            } else {
+                run.template operator()<false>();
+            }
+            fill(larger(begin, larger(end, seen_begin)), seen_end);
+        }
+    }
+
+    template <int L>
+    static void apply_cap(const RowTile& tile, const KeyBlock& block, const Scratch& scratch) {
+        using S = Simd<Isa, L>;
+        const std::int64_t stride = tile.lanes * tile.vectors;
+        for (int n = 0; n < tile.vectors; ++n) {
+            const std::int64_t begin = larger<std::int64_t>(tile.some_begin[n] - block.begin, 0);
+            const std::int64_t end = smaller<std::int64_t>(tile.some_end[n] - block.begin, block.count);
+            for (std::int64_t j = begin; j < end; ++j) {
+                const std::int64_t at = j * stride + n * L;
+                const F<L> dx = S::load(scratch.dw + at);
+                // A hidden score may have no finite slope; its dx is 0.
+                S::store(scratch.dw + at, dx == F<L>{} ? dx : dx * S::load(scratch.cap_slope + at));
+            }
+        }
+    }
+
+    template <int L>
+    static void spill_dbias(const Call& call, const RowTile& tile, const KeyBlock& block, const Scratch& scratch) {
+        std::int64_t begin = 0;
+        std::int64_t end = 0;
+        seen_keys(tile, block, begin, end);
+        const std::int64_t stride = tile.lanes * tile.vectors;
+        const std::int64_t pitch = round_up(call.tile_keys, 16);
+        transpose_rows<Isa, L>([&](std::int64_t j) { return scratch.dw + (begin + j) * stride; }, end - begin, tile.rows,
+                               scratch.score.rows, pitch);
+        for (int r = 0; r < tile.rows; ++r) {
+            add_dbias(call, tile, r, block.begin + begin, end - begin, scratch.score.rows + r * pitch);
+        }
+    }
+
+    template <int L>
+    static void add_slopes(const Call& call, const BackwardPlan& plan, std::int64_t b, std::int64_t chunk,
+                           const RowTile& tile, const KeyBlock& block, const Scratch& scratch) {
+        std::int64_t begin = 0;
+        std::int64_t end = 0;
+        seen_keys(tile, block, begin, end);
+        const std::int64_t stride = tile.lanes * tile.vectors;
+        for (int r = 0; r < tile.rows; ++r) {
+            double sum = 0;
+            for (std::int64_t j = begin; j < end; ++j) {
+                const auto away = static_cast<double>(tile.position[r] - block.positions[j]);
+                sum -= static_cast<double>(scratch.dw[j * stride + r]) * (away < 0 ? -away : away);
+            }
+            plan.slope_parts[((b - plan.first_entry) * call.heads + tile.head[r]) * plan.most_chunks + chunk] += sum;
+        }
+    }
+};
+
+}  // namespace heed::cpu

@@ -1,0 +1,343 @@
+#pragma once
+#include "cpu/attention_backward_plan.h"
+#include "cpu/attention_pack.h"
+
+#include <cmath>
+
+/// What the backward products read: rows and keys in the forms they need.
+
+namespace heed::cpu {
+
+/// Sizes in 32-bit lanes.
+template <class Isa, class Product>
+struct BackwardSizes {
+    std::int64_t keys;          ///< of a block
+    std::int64_t score_depth;   ///< lanes of a row of q or k
+    std::int64_t value_depth;   ///< lanes of a row of dout or v
+    std::int64_t head_stride;   ///< of rows of dk, dq and of q as vectors
+    std::int64_t value_stride;
+    HEED_INLINE explicit BackwardSizes(const Call& call)
+        : keys(call.tile_keys),
+          score_depth((call.head_size + Product::depth_per_lane - 1) / Product::depth_per_lane),
+          value_depth((call.value_size + Product::depth_per_lane - 1) / Product::depth_per_lane),
+          head_stride(round_up(call.head_size, Isa::lanes)),
+          value_stride(round_up(call.value_size, Isa::lanes)) {}
+    /// Of k, v, dk and dv together, for choosing how many share the cache.
+    HEED_INLINE std::int64_t bytes_per_key() const { return 4 * (2 * head_stride + value_depth + value_stride); }
+};
+
+struct BackwardFlags {
+    bool rows_finite;
+};
+
+template <class Isa, class Product>
+struct BackwardScratch {
+    RowTile* tile;
+    BackwardFlags* flags;
+    float* q_columns;     ///< [score_depth][64]
+    float* dout_columns;  ///< [value_depth][64]
+    float* q_rows;        ///< [64][head_stride], or [32] rows of pairs
+    float* dout_rows;     ///< [64][value_stride], or pairs
+    float* staging;       ///< [64][widest row]
+    float* out_columns;   ///< [value_size][64], and dout's next to it where that is kept in pairs
+    float* lse;           ///< [64] in powers of two
+    float* lse_rest;      ///< [64] what of an f64 lse a float does not hold: at large scores it matters
+    float* delta;         ///< [64]
+    float* largest;       ///< [64]
+    float* dq_tile;       ///< [64][head_stride]
+    float* dw;            ///< [keys][64]
+    float* kept;          ///< [keys][64], with dropout
+    float* cap_slope;     ///< [keys][64], with a soft-cap
+    float* w_pairs;       ///< [keys][32]
+    float* dx_pairs;      ///< [keys][32]
+    float* dx_key_pairs;  ///< [keys/2][64]
+    float* k;             ///< [super_keys] packed keys
+    float* v;
+    float* k_rows;        ///< pairs woven along the keys
+    float* dk;            ///< [super_keys][head_stride]
+    float* dv;            ///< [super_keys][value_stride]
+    float* dq;            ///< [group][queries][head_size], where one chunk is all
+    ScoreScratch score;
+
+    static std::size_t layout(const Call& call, std::int64_t super_keys, std::int64_t dq_floats, char* memory,
+                              BackwardScratch* to) {
+        Arena arena{memory};
+        BackwardScratch s{};
+        const BackwardSizes<Isa, Product> z(call);
+        const std::int64_t tile = z.keys * most_rows;
+        const std::int64_t widest = larger(z.head_stride, z.value_stride);
+        constexpr bool pairs = Product::depth_per_lane == 2;
+        const bool dense = call.bias.data != nullptr || call.allow.data != nullptr || call.pattern;
+        const auto floats = [&](std::int64_t count) { return arena.take<float>(static_cast<std::size_t>(count)); };
+        s.tile = arena.take<RowTile>(1);
+        s.flags = arena.take<BackwardFlags>(1);
+        s.q_columns = floats(z.score_depth * most_rows);
+        s.dout_columns = floats(z.value_depth * most_rows);
+        s.q_rows = floats(most_rows * z.head_stride);
+        s.dout_rows = floats(most_rows * z.value_stride);
+        s.staging = floats(most_rows * widest);
+        s.out_columns = floats((pairs ? 2 : 1) * call.value_size * most_rows);
+        s.lse = floats(most_rows);
+        s.lse_rest = floats(most_rows);
+        s.delta = floats(most_rows);
+        s.largest = floats(most_rows);
+        s.dq_tile = floats(most_rows * z.head_stride);
+        s.score.scores = floats(tile + most_rows);
+        s.dw = floats(tile + most_rows);
+        s.kept = floats(call.drop || call.keep.data != nullptr ? tile : 0);
+        s.cap_slope = call.cap > 0 ? floats(tile) : nullptr;
+        s.w_pairs = floats(pairs ? tile / 2 : 0);
+        s.dx_pairs = floats(pairs ? tile / 2 : 0);
+        s.dx_key_pairs = floats(pairs ? tile / 2 + most_rows : 0);
+        s.score.add = floats(dense ? tile : 0);
+        s.score.rows = floats(dense ? most_rows * round_up(z.keys, 16) : 0);
+        s.score.positions = arena.take<std::int32_t>(static_cast<std::size_t>(z.keys));
+        s.k = floats(super_keys * z.head_stride);
+        s.v = floats(super_keys * z.value_depth);
+        s.k_rows = floats(pairs ? (super_keys + 1) / 2 * z.head_stride : 0);
+        s.dk = floats(super_keys * z.head_stride);
+        s.dv = floats(super_keys * z.value_stride);
+        s.dq = floats(dq_floats);
+        if (to != nullptr) { *to = s; }
+        return arena.used;
+    }
+};
+
+/// Keys whose k and v are packed together.
+struct KeyPanel {
+    std::int64_t begin = 0;
+    std::int64_t count = 0;
+    const float* k = nullptr;  ///< rows to broadcast from: [count][k_stride]
+    std::int64_t k_stride = 0;
+    const float* v = nullptr;
+    std::int64_t v_stride = 0;
+    const float* k_rows = nullptr;  ///< rows as vectors: the same, or pairs woven along the keys
+    std::int64_t k_rows_stride = 0;
+    int keys_finite = -1;
+};
+
+template <class Isa, class Product>
+void pack_panel(const Call& call, const Sequence& s, std::int64_t g, const BackwardScratch<Isa, Product>& scratch,
+                KeyPanel& panel) {
+    const BackwardSizes<Isa, Product> z(call);
+    const auto first_of = [&](const Tensor4& t) {
+        return t.data + (s.batch * t.b + g * t.h + (s.key_begin + panel.begin) * t.row) * element_bytes(t.dtype);
+    };
+    const char* k = first_of(call.k);
+    const char* v = first_of(call.v);
+    const std::int64_t size = element_bytes(call.k.dtype);
+    if constexpr (Product::depth_per_lane == 2) {
+        for (std::int64_t j = 0; j < panel.count; ++j) {
+            copy_pairs<Isa>(k + j * call.k.row * size, call.k.column, call.head_size, scratch.k + j * z.score_depth);
+            copy_pairs<Isa>(v + j * call.v.row * size, call.v.column, call.value_size, scratch.v + j * z.value_depth);
+        }
+        for (std::int64_t j = 0; j < panel.count; j += 2) {
+            const char* next = j + 1 < panel.count ? k + (j + 1) * call.k.row * size : nullptr;
+            weave_rows<Isa>(k + j * call.k.row * size, next, call.k.column, call.head_size, z.head_stride,
+                            scratch.k_rows + j / 2 * z.head_stride);
+        }
+        panel.k = scratch.k;
+        panel.k_stride = z.score_depth;
+        panel.k_rows = scratch.k_rows;
+        panel.k_rows_stride = z.head_stride;
+        panel.v = scratch.v;
+        panel.v_stride = z.value_depth;
+    } else {
+        const bool plain = call.k.dtype == DType::f32;
+        if (plain && call.k.column == 1 && call.head_size == z.head_stride &&
+            lies_well(call.head_size * size, call.k.row * size)) {
+            panel.k = reinterpret_cast<const float*>(k);
+            panel.k_stride = call.k.row;
+        } else {
+            for (std::int64_t j = 0; j < panel.count; ++j) {
+                float* to = scratch.k + j * z.head_stride;
+                load_row<Isa>(call.k.dtype, k + j * call.k.row * size, call.k.column, call.head_size, to);
+                for (std::int64_t c = call.head_size; c < z.head_stride; ++c) { to[c] = 0; }
+            }
+            panel.k = scratch.k;
+            panel.k_stride = z.head_stride;
+        }
+        panel.k_rows = panel.k;
+        panel.k_rows_stride = panel.k_stride;
+        if (plain && call.v.column == 1 && lies_well(call.value_size * size, call.v.row * size)) {
+            panel.v = reinterpret_cast<const float*>(v);
+            panel.v_stride = call.v.row;
+        } else {
+            for (std::int64_t j = 0; j < panel.count; ++j) {
+                load_row<Isa>(call.v.dtype, v + j * call.v.row * size, call.v.column, call.value_size,
+                              scratch.v + j * z.value_depth);
+            }
+            panel.v = scratch.v;
+            panel.v_stride = z.value_depth;
+        }
+    }
+}
+
+template <class Isa, class Product>
+bool keys_finite(const Call& call, KeyPanel& panel) {
+    if (panel.keys_finite < 0) {
+        const BackwardSizes<Isa, Product> z(call);
+        bool finite = true;
+        for (std::int64_t j = 0; j < panel.count && finite; ++j) {
+            finite = all_finite<Isa, Product>(panel.k + j * panel.k_stride, z.score_depth);
+        }
+        panel.keys_finite = finite ? 1 : 0;
+    }
+    return panel.keys_finite == 1;
+}
+
+/// The tile's rows of one tensor: columns[depth][stride] transposed, rows[64][row_stride] as vectors.
+template <class Isa, class Product>
+HEED_INLINE bool pack_row_forms(const Tensor4& from, const RowTile& tile, std::int64_t size, std::int64_t depth,
+                                std::int64_t row_stride, float* staging, float* columns, float* rows) {
+    const auto address = [&](std::int64_t r) {
+        const std::int64_t at =
+            tile.batch * from.b + tile.head[r] * from.h + (tile.query_begin + tile.index[r]) * from.row;
+        return from.data + at * element_bytes(from.dtype);
+    };
+    bool finite = true;
+    constexpr bool pairs = Product::depth_per_lane == 2;
+    for (int r = 0; r < tile.rows; ++r) {
+        float* row = (pairs ? staging : rows) + r * row_stride;
+        if (pairs && from.dtype == DType::bf16) {
+            copy_pairs<Isa>(address(r), from.column, size, row);
+        } else {
+            load_row<Isa>(from.dtype, address(r), from.column, size, row);
+            if constexpr (pairs) {  // float rows next to bf16 ones: rounded, like the weights they meet
+                auto* words = reinterpret_cast<std::uint16_t*>(row);
+                for (std::int64_t c = 0; c < size; ++c) { words[c] = narrow_bf16(row[c]); }
+                if (size % 2 != 0) { words[size] = 0; }
+            } else {
+                for (std::int64_t c = size; c < row_stride; ++c) { row[c] = 0; }
+            }
+        }
+        finite = finite && all_finite<Isa, Product>(row, depth);
+    }
+    if constexpr (pairs) {
+        for (int r = 0; r < tile.rows; r += 2) {
+            const auto* a = reinterpret_cast<const char*>(staging + r * row_stride);
+            const char* b = r + 1 < tile.rows ? reinterpret_cast<const char*>(staging + (r + 1) * row_stride) : nullptr;
+            weave_rows<Isa>(a, b, 1, size, row_stride, rows + r / 2 * row_stride);
+        }
+    }
+    const float* source = pairs ? staging : rows;
+    with_lanes<Isa>(tile.lanes, [&]<int L>() {
+        transpose_rows<Isa, L>([&](std::int64_t r) { return source + r * row_stride; }, tile.rows, depth, columns,
+                               tile.lanes * tile.vectors);
+    });
+    return finite;
+}
+
+/// delta = dout . out, summed in the order of the product dout V, so that the two cancel exactly where they are equal.
+template <class Isa, class Product>
+HEED_INLINE void row_deltas(const Call& call, const RowTile& tile, const BackwardScratch<Isa, Product>& scratch) {
+    const BackwardSizes<Isa, Product> z(call);
+    const std::int64_t stride = tile.lanes * tile.vectors;
+    const auto load = [&](const Tensor4& from, float* columns) {
+        for (int r = 0; r < tile.rows; ++r) {
+            const std::int64_t at =
+                tile.batch * from.b + tile.head[r] * from.h + (tile.query_begin + tile.index[r]) * from.row;
+            load_row<Isa>(from.dtype, from.data + at * element_bytes(from.dtype), from.column, call.value_size,
+                          scratch.staging + r * z.value_stride);
+        }
+        with_lanes<Isa>(tile.lanes, [&]<int L>() {
+            transpose_rows<Isa, L>([&](std::int64_t r) { return scratch.staging + r * z.value_stride; }, tile.rows,
+                                   call.value_size, columns, stride);
+        });
+    };
+    const float* dout = scratch.dout_columns;
+    if constexpr (Product::depth_per_lane == 2) {
+        load(call.dout, scratch.out_columns + call.value_size * most_rows);
+        dout = scratch.out_columns + call.value_size * most_rows;
+    }
+    load(call.out, scratch.out_columns);
+    with_lanes<Isa>(tile.lanes, [&]<int L>() {
+        using S = Simd<Isa, L>;
+        for (int n = 0; n < tile.vectors; ++n) {
+            F<L> sum = {};
+            for (std::int64_t e = 0; e < call.value_size; ++e) {
+                const F<L> out = S::load(scratch.out_columns + e * stride + n * L);
+                // A row that sees nothing has output 0 and passes no gradient, whatever dout holds.
+                const F<L> upstream = out == F<L>{} ? F<L>{} : S::load(dout + e * stride + n * L);
+                sum = sum + out * upstream;
+            }
+            S::store(scratch.delta + n * L, sum);
+        }
+    });
+}
+
+/// q, dout, lse and delta of the tile.
+template <class Isa, class Product>
+void pack_rows(const Call& call, const RowTile& tile, const BackwardScratch<Isa, Product>& scratch) {
+    const BackwardSizes<Isa, Product> z(call);
+    const bool q_finite = pack_row_forms<Isa, Product>(call.q, tile, call.head_size, z.score_depth, z.head_stride,
+                                                       scratch.staging, scratch.q_columns, scratch.q_rows);
+    const bool dout_finite = pack_row_forms<Isa, Product>(call.dout, tile, call.value_size, z.value_depth, z.value_stride,
+                                                          scratch.staging, scratch.dout_columns, scratch.dout_rows);
+    scratch.flags->rows_finite = q_finite && dout_finite;
+    for (int r = 0; r < most_rows; ++r) {
+        const double lse = r < tile.rows ? row_lse(call, tile, r) : __builtin_inf();
+        scratch.lse[r] = static_cast<float>(lse);
+        scratch.lse_rest[r] = lse == __builtin_inf() ? 0.0F : static_cast<float>(lse - static_cast<double>(scratch.lse[r]));
+        scratch.delta[r] = 0;
+    }
+    row_deltas<Isa, Product>(call, tile, scratch);
+    for (int r = 0; r < tile.rows; ++r) {
+        if (scratch.lse[r] != __builtin_inff()) { scratch.delta[r] -= row_dlse(call, tile, r); }
+    }
+}
+
+/// to[key][row/2] = rows 2n and 2n+1 of each key as bf16.
+template <class Isa, int L>
+void pair_rows(const RowTile& tile, std::int64_t begin, std::int64_t end, const float* from, float* to) {
+    const std::int64_t stride = tile.lanes * tile.vectors;
+    for (std::int64_t j = begin; j < end; ++j) {
+        const float* row = from + j * stride;
+        auto* words = reinterpret_cast<std::uint16_t*>(to + j * stride / 2);
+        std::int64_t r = 0;
+#if defined(__AVX512BF16__)
+        for (; r + 32 <= stride; r += 32) {
+            const __m512i both = __m512i(_mm512_cvtne2ps_pbh(_mm512_loadu_ps(row + r + 16), _mm512_loadu_ps(row + r)));
+            _mm512_storeu_si512(words + r, both);
+        }
+        for (; r + 16 <= stride; r += 16) {
+            _mm256_storeu_si256(reinterpret_cast<__m256i*>(words + r), __m256i(_mm512_cvtneps_pbh(_mm512_loadu_ps(row + r))));
+        }
+#endif
+        for (; r < stride; ++r) { words[r] = narrow_bf16(row[r]); }
+    }
+}
+
+/// The three products one element at a time, skipping what is hidden.
+template <class Isa, class Product>
+void careful_products(const Call& call, const RowTile& tile, const KeyBlock& block, const KeyPanel& panel,
+                      std::int64_t offset, const BackwardScratch<Isa, Product>& scratch) {
+    const BackwardSizes<Isa, Product> z(call);
+    const std::int64_t stride = tile.lanes * tile.vectors;
+    const std::int64_t begin = larger<std::int64_t>(tile.begin - block.begin, 0);
+    const std::int64_t end = smaller<std::int64_t>(tile.end - block.begin, block.count);
+    const auto element = [](const float* rows, std::int64_t row_stride, std::int64_t row, std::int64_t c) {
+        if constexpr (Product::depth_per_lane == 2) {
+            return widen_bf16(reinterpret_cast<const std::uint16_t*>(rows + row / 2 * row_stride)[2 * c + row % 2]);
+        } else {
+            return rows[row * row_stride + c];
+        }
+    };
+    for (int r = 0; r < tile.rows; ++r) {
+        for (std::int64_t j = begin; j < end; ++j) {
+            const float w = scratch.score.scores[j * stride + r];
+            if (bits_of(w) == 0x80000000U) { continue; }
+            const float dx = scratch.dw[j * stride + r];
+            float* dv = scratch.dv + (offset + j) * z.value_stride;
+            float* dk = scratch.dk + (offset + j) * z.head_stride;
+            float* dq = scratch.dq_tile + r * z.head_stride;
+            for (std::int64_t e = 0; e < call.value_size; ++e) { dv[e] += w * element(scratch.dout_rows, z.value_stride, r, e); }
+            for (std::int64_t c = 0; c < call.head_size; ++c) {
+                dk[c] += dx * element(scratch.q_rows, z.head_stride, r, c);
+                dq[c] += dx * element(panel.k_rows, panel.k_rows_stride, offset + j, c);
+            }
+        }
+    }
+}
+
+}  // namespace heed::cpu

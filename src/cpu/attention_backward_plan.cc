@@ -1,0 +1,171 @@
+#include "cpu/attention_backward_plan.h"
+
+#include <algorithm>
+#include <limits>
+
+namespace heed::cpu {
+namespace {
+
+constexpr double log2_e = 1.4426950408889634;
+/// Parts of dq that wait to be summed stay below this, unless one entry alone needs more.
+constexpr std::int64_t wave_floats = std::int64_t{16} << 20;
+
+std::int64_t entry_floats(const Call& c, const Sequence& s, const BackwardSplit& split) {
+    return split.chunks > 1 ? split.chunks * c.heads * s.queries * c.head_size : 0;
+}
+
+double number_at(const View& view, const RowTile& tile, int row) {
+    return read_number(view.dtype(), view.data(),
+                       tile.batch * view.stride(0) + tile.head[row] * view.stride(1) +
+                           (tile.query_begin + tile.index[row]) * view.stride(2));
+}
+
+void clear(const MutableView& view) {
+    if (!view) { return; }
+    const std::int64_t total = view.shape().elements();
+    const Shape row_major = view.shape().row_major();
+    for (std::int64_t n = 0; n < total; ++n) {
+        std::int64_t offset = 0;
+        for (int axis = 0; axis < view.rank(); ++axis) { offset += n / row_major[axis] % view.extent(axis) * view.stride(axis); }
+        write_number(view.dtype(), view.data(), offset, 0);
+    }
+}
+
+void add_to(const MutableView& view, std::int64_t offset, double more) {
+    write_number(view.dtype(), view.data(), offset, read_number(view.dtype(), view.data(), offset) + more);
+}
+
+void clear_rows(const Tensor4& t, std::int64_t batch, std::int64_t heads, std::int64_t begin, std::int64_t end,
+                std::int64_t columns) {
+    for (std::int64_t h = 0; h < heads; ++h) {
+        for (std::int64_t row = begin; row < end; ++row) {
+            for (std::int64_t c = 0; c < columns; ++c) {
+                write_number(t.dtype, t.data, batch * t.b + h * t.h + row * t.row + c * t.column, 0);
+            }
+        }
+    }
+}
+
+}  // namespace
+
+BackwardSplit split_backward(const Call& c, const Sequence& s, std::int64_t bytes_per_key) {
+    BackwardSplit split;
+    split.rows = split_forward(c, s);
+    constexpr std::int64_t enough_tasks = 32;
+    constexpr std::int64_t most_chunks = 4;  // each costs a part of dq
+    const std::int64_t wanted = std::clamp<std::int64_t>(enough_tasks / c.kv_heads, 1, most_chunks);
+    split.chunks = std::clamp<std::int64_t>(s.keys / 512, 1, wanted);
+    const auto whole_tiles = [&](std::int64_t keys) { return (keys + c.tile_keys - 1) / c.tile_keys * c.tile_keys; };
+    split.chunk_keys = std::max(c.tile_keys, whole_tiles((s.keys + split.chunks - 1) / split.chunks));
+    split.chunks = std::max<std::int64_t>(1, (s.keys + split.chunk_keys - 1) / split.chunk_keys);
+    const auto half = static_cast<std::int64_t>(level2_bytes()) * 3 / 8;
+    split.super_keys = std::clamp<std::int64_t>(half / bytes_per_key / c.tile_keys, 1, 8) * c.tile_keys;
+    return split;
+}
+
+BackwardPlan plan_backward(const Call& c, detail::Pool& pool, std::int64_t first, std::int64_t bytes_per_key) {
+    BackwardPlan plan;
+    plan.first_entry = first;
+    std::int64_t floats = 0;
+    for (std::int64_t b = first; b < c.batch; ++b) {
+        const Sequence s = sequence_of(c, b);
+        const BackwardSplit split = split_backward(c, s, bytes_per_key);
+        const std::int64_t more = entry_floats(c, s, split);
+        if (plan.entries > 0 && floats + more > wave_floats) { break; }
+        floats += more;
+        ++plan.entries;
+        plan.most_chunks = std::max(plan.most_chunks, split.chunks);
+        plan.operations += 5.0 * static_cast<double>(c.heads * (c.head_size + c.value_size)) *
+                           static_cast<double>(s.queries) * static_cast<double>(s.keys);
+    }
+    const MutableView& dbias = c.problem->gradients.dbias;
+    if (dbias) {
+        plan.loop_entries = dbias.extent(0) == 1;
+        plan.loop_heads = dbias.extent(1) == 1;
+        plan.loop_chunks = dbias.extent(3) == 1;
+    }
+    plan.tasks = (plan.loop_entries ? 1 : plan.entries) * (plan.loop_heads ? 1 : c.kv_heads) *
+                 (plan.loop_chunks ? 1 : plan.most_chunks);
+    const auto slots = static_cast<std::size_t>(plan.entries * c.heads);
+    const std::size_t doubles = slots * static_cast<std::size_t>(plan.most_chunks + 1);
+    const std::size_t at = (doubles * sizeof(double) + 63) / 64 * 64;
+    char* memory = static_cast<char*>(pool.shared().at_least(at + static_cast<std::size_t>(floats) * 4));
+    plan.slope_parts = reinterpret_cast<double*>(memory);
+    plan.sink_parts = plan.slope_parts + slots * static_cast<std::size_t>(plan.most_chunks);
+    plan.dq_parts = reinterpret_cast<float*>(memory + at);
+    std::fill(plan.slope_parts, plan.slope_parts + doubles, 0.0);
+    return plan;
+}
+
+std::int64_t dq_begin(const Call& c, const BackwardPlan& plan, std::int64_t b, std::int64_t bytes_per_key) {
+    std::int64_t floats = 0;
+    for (std::int64_t n = plan.first_entry; n < b; ++n) {
+        const Sequence s = sequence_of(c, n);
+        floats += entry_floats(c, s, split_backward(c, s, bytes_per_key));
+    }
+    return floats;
+}
+
+double row_lse(const Call& c, const RowTile& tile, int row) {
+    const double lse = number_at(c.problem->forward_lse, tile, row);
+    return lse == -std::numeric_limits<double>::infinity() ? std::numeric_limits<double>::infinity() : lse * log2_e;
+}
+
+float row_dlse(const Call& c, const RowTile& tile, int row) {
+    return c.problem->dlse ? static_cast<float>(number_at(c.problem->dlse, tile, row)) : 0.0F;
+}
+
+void add_dbias(const Call& c, const RowTile& tile, int row, std::int64_t begin, std::int64_t count, const float* add) {
+    const MutableView& dbias = c.problem->gradients.dbias;
+    const std::int64_t at = AttentionProblem::broadcast(dbias, tile.sequence, tile.head[row], tile.index[row], begin);
+    const std::int64_t step = dbias.extent(3) == 1 ? 0 : dbias.stride(3);
+    const auto run = [&]<class T>() {
+        T* to = dbias.template as<T>() + at;
+        if (step == 1) {
+            for (std::int64_t n = 0; n < count; ++n) { to[n] += static_cast<T>(add[n]); }
+        } else {
+            for (std::int64_t n = 0; n < count; ++n) { to[n * step] += static_cast<T>(add[n]); }
+        }
+    };
+    if (dbias.dtype() == DType::f32) {
+        run.operator()<float>();
+    } else {
+        run.operator()<double>();
+    }
+}
+
+void clear_reduced(const Call& c) {
+    clear(c.problem->gradients.dbias);
+    clear(c.problem->gradients.dsinks);
+    clear(c.problem->gradients.dalibi_slopes);
+}
+
+void add_reduced(const Call& c, const BackwardPlan& plan) {
+    const AttentionGradients& g = c.problem->gradients;
+    for (std::int64_t b = 0; b < plan.entries; ++b) {
+        for (std::int64_t h = 0; h < c.heads; ++h) {
+            const std::int64_t slot = b * c.heads + h;
+            if (g.dsinks) { add_to(g.dsinks, h * g.dsinks.stride(0), plan.sink_parts[slot]); }
+            if (!g.dalibi_slopes) { continue; }
+            const MutableView& slopes = g.dalibi_slopes;
+            const std::int64_t at = slopes.rank() == 2 ? (plan.first_entry + b) * slopes.stride(0) + h * slopes.stride(1)
+                                                       : h * slopes.stride(0);
+            double sum = 0;
+            for (std::int64_t n = 0; n < plan.most_chunks; ++n) { sum += plan.slope_parts[slot * plan.most_chunks + n]; }
+            add_to(slopes, at, sum);
+        }
+    }
+}
+
+void clear_gradient_rows(const Call& c) {
+    const AttentionOptions& o = c.problem->options;
+    if (!o.query_lengths && !o.key_lengths) { return; }
+    for (std::int64_t b = 0; b < c.batch; ++b) {
+        const Sequence s = sequence_of(c, b);
+        clear_rows(c.dq, s.batch, c.heads, s.query_begin + s.queries, s.query_begin + s.rows, c.head_size);
+        clear_rows(c.dk, s.batch, c.kv_heads, s.key_begin + s.keys, s.key_begin + s.key_rows, c.head_size);
+        clear_rows(c.dv, s.batch, c.kv_heads, s.key_begin + s.keys, s.key_begin + s.key_rows, c.value_size);
+    }
+}
+
+}  // namespace heed::cpu

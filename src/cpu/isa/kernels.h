@@ -1,0 +1,13 @@
+#pragma once
+#include "cpu/attention_isa.h"
+#include "cpu/isa/tables.h"
+
+namespace heed::cpu {
+
+/// Every operation for one instruction set.
+template <class Isa>
+constexpr Kernels kernels() {
+    return {.attention = attention_functions<Isa>()};
+}
+
+}  // namespace heed::cpu

@@ -1,0 +1,125 @@
+#include "model/config_reader.h"
+
+#include <heed/error.h>
+
+#include <set>
+
+namespace heed {
+namespace {
+
+// A config.json has a few kilobytes; label lists of classifiers make the longest ones.
+constexpr std::size_t text_limit = std::size_t{16} << 20U;
+constexpr int depth_limit = 32;
+
+[[noreturn]] void fail(std::string_view key, const std::string& expected, const std::string& came) {
+    throw Error("[model_from_config] " + std::string(key) + ": expected " + expected + ", came " + came);
+}
+
+/// A value as an error message can show it: plain ASCII, short.
+std::string shown(const nlohmann::json& value) {
+    constexpr std::size_t longest = 48;
+    std::string text = value.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
+    if (text.size() > longest) { text = text.substr(0, longest) + "..."; }
+    return text;
+}
+
+nlohmann::json parse(std::string_view text) {
+    using nlohmann::json;
+    if (text.size() > text_limit) {
+        fail("json", "at most " + std::to_string(text_limit) + " bytes", std::to_string(text.size()));
+    }
+    std::set<std::string> keys;
+    const auto watch = [&](int depth, json::parse_event_t event, json& parsed) {
+        if (depth > depth_limit) { fail("json", "at most " + std::to_string(depth_limit) + " levels", "more"); }
+        if (event == json::parse_event_t::key && depth == 1 && !keys.insert(parsed.get<std::string>()).second) {
+            fail("json", "every key once", shown(parsed) + " twice");
+        }
+        return true;
+    };
+    try {
+        return json::parse(text.begin(), text.end(), watch);
+    } catch (const json::parse_error& error) {
+        fail("json", "JSON text", "something else at byte " + std::to_string(error.byte));
+    } catch (const json::exception&) { fail("json", "JSON numbers that a double can hold", "a larger one"); }
+}
+
+std::string joined(ConfigReader::Key key) {
+    std::string result;
+    for (const std::string_view name : key) { result += (result.empty() ? "" : " or ") + std::string(name); }
+    return result;
+}
+
+}  // namespace
+
+ConfigReader::ConfigReader(std::string_view text) : object_(parse(text)) {
+    if (!object_.is_object()) { fail("json", "an object", shown(object_)); }
+}
+
+const nlohmann::json* ConfigReader::find(std::string_view key) const {
+    const auto found = object_.find(key);
+    return found == object_.end() || found->is_null() ? nullptr : &*found;
+}
+
+void ConfigReader::refuse(std::string_view key, const std::string& expected) const {
+    const nlohmann::json* value = find(key);
+    fail(key, expected, value != nullptr ? shown(*value) : object_.contains(key) ? "null" : "no such key");
+}
+
+std::int64_t ConfigReader::integer(Key key, std::int64_t low, std::int64_t high) const {
+    const std::string range = "an integer from " + std::to_string(low) + " to " + std::to_string(high);
+    std::optional<std::int64_t> result;
+    std::string_view first;
+    for (const std::string_view name : key) {
+        const nlohmann::json* value = find(name);
+        if (value == nullptr) { continue; }
+        // Beyond the signed range a number is unsigned or, further, a double.
+        if (!value->is_number_integer() ||
+            (value->is_number_unsigned() && value->get<std::uint64_t>() > static_cast<std::uint64_t>(high))) {
+            refuse(name, range);
+        }
+        const auto number = value->get<std::int64_t>();
+        if (number < low || number > high) { refuse(name, range); }
+        if (result && *result != number) {
+            refuse(name, "the same as " + std::string(first) + ", " + std::to_string(*result));
+        }
+        result = number;
+        first = name;
+    }
+    if (!result) {
+        const std::string_view only = *key.begin();
+        fail(joined(key), range, key.size() == 1 && object_.contains(only) ? "null" : "no such key");
+    }
+    return *result;
+}
+
+std::int64_t ConfigReader::integer_or(Key key, std::int64_t low, std::int64_t high, std::int64_t absent) const {
+    for (const std::string_view name : key) {
+        if (has(name)) { return integer(key, low, high); }
+    }
+    return absent;
+}
+
+bool ConfigReader::boolean_or(std::string_view key, bool absent) const {
+    const nlohmann::json* value = find(key);
+    if (value == nullptr) { return absent; }
+    if (!value->is_boolean()) { refuse(key, "true or false"); }
+    return value->get<bool>();
+}
+
+std::optional<std::string> ConfigReader::text(std::string_view key) const {
+    const nlohmann::json* value = find(key);
+    if (value == nullptr) { return std::nullopt; }
+    if (!value->is_string()) { refuse(key, "a string"); }
+    return value->get<std::string>();
+}
+
+std::optional<std::string> ConfigReader::first_text(std::string_view list_key) const {
+    const nlohmann::json* value = find(list_key);
+    if (value == nullptr) { return std::nullopt; }
+    if (!value->is_array()) { refuse(list_key, "a list of strings"); }
+    if (value->empty()) { return std::nullopt; }
+    if (!value->front().is_string()) { refuse(list_key, "a list of strings"); }
+    return value->front().get<std::string>();
+}
+
+}  // namespace heed
