@@ -107,7 +107,7 @@ void attend(const AttentionProblem& p) {
                     const auto n = static_cast<std::size_t>(j);
                     if (row.visible[n] == 0) { continue; }
                     // 6: dropout
-                    const double w = !p.drops() ? row.weight[n] : p.keeps(b, h, i, j) ? row.weight[n] * kept : 0;
+                    const double w = !p.drops() ? row.weight[n] : row.weight[n] * (p.keeps(b, h, i, j) ? kept : 0);
                     // 7: values
                     for (std::int64_t e = 0; e < p.value_size; ++e) {
                         out[static_cast<std::size_t>(e)] += w * at(p.v, s.batch, g, s.key_begin + j, e);
