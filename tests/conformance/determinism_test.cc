@@ -36,8 +36,10 @@ TEST(Determinism, SameBitsForOneTwoAndSevenThreads) {
             const Problem problem(c);
             if (!fits(problem, kernel)) { continue; }
             const Results alone = run(one, problem, kernel)->results();
-            EXPECT_EQ(first_difference(alone, run(two, problem, kernel)->results()), "") << kernel << " " << c.describe();
-            EXPECT_EQ(first_difference(alone, run(seven, problem, kernel)->results()), "") << kernel << " " << c.describe();
+            EXPECT_EQ(first_difference(alone, run(two, problem, kernel)->results()), "")
+                << kernel << " " << c.describe();
+            EXPECT_EQ(first_difference(alone, run(seven, problem, kernel)->results()), "")
+                << kernel << " " << c.describe();
             EXPECT_EQ(first_difference(alone, run(one, problem, kernel)->results()), "")
                 << kernel << ", called again, " << c.describe();
         }
@@ -53,7 +55,8 @@ TEST(Determinism, DropoutOfNothingIsNoDropout) {
             problem.options.dropout = {.p = 0, .seed = 12345, .offset = 6};
             const Results with = run(context, problem, kernel)->results();
             problem.options.dropout = {};
-            EXPECT_EQ(first_difference(with, run(context, problem, kernel)->results()), "") << kernel << " " << c.describe();
+            EXPECT_EQ(first_difference(with, run(context, problem, kernel)->results()), "")
+                << kernel << " " << c.describe();
         }
     }
 }

@@ -238,21 +238,20 @@ void Problem::make_masks() {
     if (c[Axis::allow] != "none") {
         const bool is_boolean = random.chance(0.5);
         const std::int64_t dead_row = random.below(8);
-        options.allow = pairwise(is_boolean ? DType::boolean : DType::u8, c[Axis::allow],
-                                 [&](std::int64_t i, std::int64_t) {
-                                     const bool allowed = random.chance(0.75) && i % 8 != dead_row;
-                                     return allowed ? (is_boolean ? 1 : 1.0 + static_cast<double>(random.below(255)))
-                                                    : 0;
-                                 });
+        options.allow =
+            pairwise(is_boolean ? DType::boolean : DType::u8, c[Axis::allow], [&](std::int64_t i, std::int64_t) {
+                const bool allowed = random.chance(0.75) && i % 8 != dead_row;
+                return allowed ? (is_boolean ? 1 : 1.0 + static_cast<double>(random.below(255))) : 0;
+            });
     }
     const std::string_view kind = c[Axis::dropout];
     options.dropout.seed = random.next();
     options.dropout.offset = static_cast<std::uint32_t>(random.next());
     if (kind.substr(0, 4) == "keep") {
         options.dropout.p = 0.25;
-        options.dropout.keep =
-            pairwise(DType::u8, kind.substr(5),
-                     [&](std::int64_t, std::int64_t) { return random.chance(0.75) ? 1.0 + static_cast<double>(random.below(255)) : 0.0; });
+        options.dropout.keep = pairwise(DType::u8, kind.substr(5), [&](std::int64_t, std::int64_t) {
+            return random.chance(0.75) ? 1.0 + static_cast<double>(random.below(255)) : 0.0;
+        });
     } else if (kind.substr(0, 2) == "0.") {
         options.dropout.p = std::strtod(kind.data(), nullptr);
     }
@@ -445,7 +444,8 @@ void Problem::plant_visible_nan() {
         if (piece.queries > 0 && piece.keys > 0) { candidates.push_back(n); }
     }
     if (candidates.empty()) { return; }
-    const std::int64_t n = candidates[static_cast<std::size_t>(random.below(static_cast<std::int64_t>(candidates.size())))];
+    const std::int64_t n =
+        candidates[static_cast<std::size_t>(random.below(static_cast<std::int64_t>(candidates.size())))];
     const Piece& piece = pieces[static_cast<std::size_t>(n)];
     const auto put = [&](Placed& placed, std::vector<double>& clean, std::int64_t row, std::int64_t size) {
         const std::int64_t at = row * size + random.below(size);
