@@ -249,7 +249,7 @@ private:
                 for (std::int64_t j = begin; j < end; ++j) {
                     const std::int64_t at = j * stride + n * L;
                     const F<L> x = S::load(scores + at);
-                    F<L> w = S::exp2((x * factor - lse) - rest);
+                    F<L> w = S::exp2((S::rounded(x * factor) - lse) - rest);
                     F<L> dx = w * (S::load(scratch.dw + at) - delta);
                     if (dropping) { w *= S::load(scratch.kept + at); }
                     if constexpr (Partial) {

@@ -238,14 +238,20 @@ private:
                     total = weight * total + exp2f(sink - top);
                 }
             }
-            const bool nothing = top == negative_infinity;
+            // A row whose every score is NaN has no largest either, but a sum that says so.
+            const bool nothing = top == negative_infinity && total == 0;
             const float factor = nothing ? 0.0F : call.kept * weight / total;
             const std::int64_t at =
                 tile.batch * call.out.b + tile.head[r] * call.out.h + (tile.query_begin + tile.index[r]) * call.out.row;
             store_row<Isa>(call.out.dtype, call.out.data + at * size, call.out.column, call.value_size,
                            sums + r * z.value_stride, factor);
             if (call.has_lse) {
-                put_lse(call, tile, r, nothing ? -__builtin_inf() : top * ln_2 + static_cast<double>(logf(total)));
+                // A row that sees nothing but its sink has exactly the sink's logit.
+                const bool only_sink = call.sinks && largest[r] == negative_infinity && sum[r] == 0;
+                put_lse(call, tile, r,
+                        nothing     ? -__builtin_inf()
+                        : only_sink ? sink_of(call, tile.head[r])
+                                    : top * ln_2 + static_cast<double>(logf(total)));
             }
         }
     }

@@ -39,20 +39,21 @@ void weigh(const RowTile& tile, const KeyBlock& block, const Scored& scored, boo
         const F<L> now = S::load(largest + n * L);
         // Nothing visible yet: subtract 0, so that exp2(-infinity) gives exact zeros and no NaN.
         const F<L> base = now == hidden ? F<L>{} : now;
+        // Scores are rounded before the largest is taken off, as the largest was: its own weight is exactly 1.
         const F<L> factor = S::all(scored.factor);
         F<L> sum = {};
         float* place = scores + n * L;
         for (std::int64_t j = seen_begin; j < begin && j < seen_end; ++j) { S::store(place + j * stride, nothing); }
         if (!careful) {
             for (std::int64_t j = begin; j < end; ++j) {
-                const F<L> w = S::exp2(S::load(place + j * stride) * factor - base);
+                const F<L> w = S::exp2(S::rounded(S::load(place + j * stride) * factor) - base);
                 sum += w;
                 S::store(place + j * stride, w);
             }
         } else {
             for (std::int64_t j = begin; j < end; ++j) {
                 const F<L> x = S::load(place + j * stride);
-                const F<L> w = S::exp2(x * factor - base);
+                const F<L> w = S::exp2(S::rounded(x * factor) - base);
                 sum += w;
                 S::store(place + j * stride, x == hidden ? nothing : w);
             }

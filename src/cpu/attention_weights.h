@@ -122,11 +122,12 @@ private:
         if (call.sinks) {
             const auto sink = static_cast<float>(sink_of(call, tile.head[row]) * log2_e);
             top = largest != largest ? largest : larger(largest, sink);
-            const float before = largest == negative_infinity ? 0.0F : sum * exp2f(largest - top);
-            sum = top == negative_infinity ? 0.0F : before + exp2f(sink - top);
+            if (top != negative_infinity) {
+                sum = sum * (largest == negative_infinity ? 0.0F : exp2f(largest - top)) + exp2f(sink - top);
+            }
         }
         const float base = top == negative_infinity ? 0.0F : top;
-        const float factor = top == negative_infinity ? 0.0F : 1.0F / sum;
+        const float factor = top == negative_infinity && sum == 0 ? 0.0F : 1.0F / sum;
         std::int64_t j = 0;
         for (; j + Isa::lanes <= keys; j += Isa::lanes) {
             S::store(out + j, S::exp2(S::load(out + j) - S::all(base)) * S::all(factor));
