@@ -73,10 +73,10 @@ std::string compare(const Problem& p, const Results& got, const Results& expecte
         const double naive = finite_or_zero(difference(yardstick[n], expected[n], elsewhere));
         const bool is_lse = n == 1;  // never stored in less than float32
         const Tolerance stored = is_lse ? tolerance_of(DType::f32) : t;
-        const double rounding = largest(exact.magnitude[n]) *
-                                    (stored.storage_units * stored.storage_epsilon +
-                                     stored.score_units * 0x1p-24 * (1 + exact.largest_score)) +
-                                stored.tiny;
+        const double rounding =
+            largest(exact.magnitude[n]) * (stored.storage_units * stored.storage_epsilon +
+                                           stored.score_units * 0x1p-24 * (1 + exact.largest_score)) +
+            stored.tiny;
         const double bound = t.naive_factor * naive + rounding;
         if (error / bound > worst.ratio[n]) {
             worst.ratio[n] = error / bound;
@@ -126,7 +126,9 @@ TEST(Conformance, EveryKernelEveryCase) {
     std::vector<int> failed(kernels.size() + 1, 0);
     const auto report = [&](std::size_t kernel, const std::string& name, const Case& c, const std::string& problem) {
         if (problem.empty()) { return; }
-        if (++failed[kernel] <= failures_to_print) { ADD_FAILURE() << name << ": " << problem << "\n  " << c.describe(); }
+        if (++failed[kernel] <= failures_to_print) {
+            ADD_FAILURE() << name << ": " << problem << "\n  " << c.describe();
+        }
     };
     for (const Case& c : cases_to_test()) {
         const Problem problem(c);

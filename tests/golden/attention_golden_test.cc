@@ -95,7 +95,8 @@ void expect_close(const char* name, const Tensor& got, const Tensor& expected, d
         const double value = read_number(got.dtype(), got.data(), n);
         const double wanted = expected.as<double>()[n];
         if (value == wanted) { continue; }
-        ASSERT_LE(std::abs(value - wanted), tolerance * scale) << name << "[" << n << "] is " << value << ", not " << wanted;
+        ASSERT_LE(std::abs(value - wanted), tolerance * scale)
+            << name << "[" << n << "] is " << value << ", not " << wanted;
     }
 }
 

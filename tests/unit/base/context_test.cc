@@ -90,8 +90,7 @@ TEST(Pool, AnExceptionComesOutAndThePoolGoesOn) {
             detail::parallel(context.pool(), 50, true, [&](std::int64_t, int) { ++runs; });
             ASSERT_EQ(runs, 50);
         }
-        EXPECT_THROW(detail::parallel(context.pool(), 20, true,
-                                      [](std::int64_t, int) { throw std::bad_alloc(); }),
+        EXPECT_THROW(detail::parallel(context.pool(), 20, true, [](std::int64_t, int) { throw std::bad_alloc(); }),
                      std::bad_alloc);
     }
 }

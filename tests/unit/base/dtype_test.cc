@@ -17,7 +17,8 @@ double meaning(std::uint32_t bits, int exponent_bits) {
     const double fraction = std::ldexp(static_cast<double>(bits & ((1U << fraction_bits) - 1)), -fraction_bits);
     const double sign = (bits & 0x8000U) != 0 ? -1 : 1;
     if (exponent == (1 << exponent_bits) - 1) {
-        return fraction == 0 ? sign * std::numeric_limits<double>::infinity() : std::numeric_limits<double>::quiet_NaN();
+        return fraction == 0 ? sign * std::numeric_limits<double>::infinity()
+                             : std::numeric_limits<double>::quiet_NaN();
     }
     return exponent == 0 ? sign * std::ldexp(fraction, 1 - bias) : sign * std::ldexp(1 + fraction, exponent - bias);
 }
@@ -48,7 +49,8 @@ void everything_between_rounds_to_nearest_even(int exponent_bits) {
     for (std::uint32_t bits = 0; bits < top; ++bits) {
         const double low = meaning(bits, exponent_bits);
         // The largest number's upper neighbour would be the next power of two: from half-way there on, infinity.
-        const double high = bits + 1 == top ? 2 * low - meaning(bits - 1, exponent_bits) : meaning(bits + 1, exponent_bits);
+        const double high =
+            bits + 1 == top ? 2 * low - meaning(bits - 1, exponent_bits) : meaning(bits + 1, exponent_bits);
         const double middle = (low + high) / 2;
         const auto exact = static_cast<float>(middle);
         ASSERT_EQ(static_cast<double>(exact), middle);
@@ -91,9 +93,10 @@ TEST(DType, NamesAndSizes) {
         DType dtype;
         const char* name;
         std::size_t size;
-    } const all[] = {{DType::f32, "f32", 4}, {DType::bf16, "bf16", 2}, {DType::f16, "f16", 2}, {DType::f64, "f64", 8},
-                     {DType::i64, "i64", 8}, {DType::i32, "i32", 4},   {DType::i16, "i16", 2}, {DType::i8, "i8", 1},
-                     {DType::u64, "u64", 8}, {DType::u32, "u32", 4},   {DType::u16, "u16", 2}, {DType::u8, "u8", 1},
+    } const all[] = {{DType::f32, "f32", 4},     {DType::bf16, "bf16", 2}, {DType::f16, "f16", 2},
+                     {DType::f64, "f64", 8},     {DType::i64, "i64", 8},   {DType::i32, "i32", 4},
+                     {DType::i16, "i16", 2},     {DType::i8, "i8", 1},     {DType::u64, "u64", 8},
+                     {DType::u32, "u32", 4},     {DType::u16, "u16", 2},   {DType::u8, "u8", 1},
                      {DType::boolean, "bool", 1}};
     for (const auto& [dtype, name, size] : all) {
         EXPECT_EQ(name_of(dtype), name);

@@ -98,30 +98,65 @@ const std::vector<Mistake>& mistakes_of_inputs_and_options() {
         {"q missing", [](Given& s) { s.view_q = {}; }, "q: expected a tensor of 4 axes, got none"},
         {"k missing", [](Given& s) { s.view_k = {}; }, "k: expected a tensor of 4 axes, got none"},
         {"v missing", [](Given& s) { s.view_v = {}; }, "v: expected a tensor of 4 axes, got none"},
-        {"q of three axes", [](Given& s) { s.view_q = shaped(s, DType::f32, {4, 3, 8}); },
+        {"q of three axes",
+         [](Given& s) {
+             s.view_q = shaped(s, DType::f32, {4, 3, 8});
+         },
          "q: expected 4 axes [batch, heads, length, size], got [4, 3, 8]"},
-        {"q without memory", [](Given& s) { s.view_q = View(DType::f32, nullptr, {2, 4, 3, 8}); },
+        {"q without memory",
+         [](Given& s) {
+             s.view_q = View(DType::f32, nullptr, {2, 4, 3, 8});
+         },
          "q: expected memory, got a null pointer"},
-        {"q of integers", [](Given& s) { s.view_q = shaped(s, DType::i32, {2, 4, 3, 8}); },
+        {"q of integers",
+         [](Given& s) {
+             s.view_q = shaped(s, DType::i32, {2, 4, 3, 8});
+         },
          "q: expected f32 or bf16 or f16 or f64, got i32"},
-        {"k of another type", [](Given& s) { s.view_k = shaped(s, DType::bf16, {2, 2, 5, 8}); },
+        {"k of another type",
+         [](Given& s) {
+             s.view_k = shaped(s, DType::bf16, {2, 2, 5, 8});
+         },
          "k: expected f32, got bf16"},
-        {"v of another type", [](Given& s) { s.view_v = shaped(s, DType::f16, {2, 2, 5, 6}); },
+        {"v of another type",
+         [](Given& s) {
+             s.view_v = shaped(s, DType::f16, {2, 2, 5, 6});
+         },
          "v: expected f32, got f16"},
-        {"batch of k", [](Given& s) { s.view_k = shaped(s, DType::f32, {3, 2, 5, 8}); },
+        {"batch of k",
+         [](Given& s) {
+             s.view_k = shaped(s, DType::f32, {3, 2, 5, 8});
+         },
          "k: expected batch 2 as in q, got 3"},
-        {"head size of k", [](Given& s) { s.view_k = shaped(s, DType::f32, {2, 2, 5, 7}); },
+        {"head size of k",
+         [](Given& s) {
+             s.view_k = shaped(s, DType::f32, {2, 2, 5, 7});
+         },
          "k: expected head size 8 as in q, got 7"},
         {"head size 0",
-         [](Given& s) { s.view_q = shaped(s, DType::f32, {2, 4, 3, 0}), s.view_k = s.view_q; },
+         [](Given& s) {
+             s.view_q = shaped(s, DType::f32, {2, 4, 3, 0}), s.view_k = s.view_q;
+         },
          "q: expected a head size of at least 1, got [2, 4, 3, 0]"},
-        {"heads that do not divide", [](Given& s) { s.view_k = shaped(s, DType::f32, {2, 3, 5, 8}); },
+        {"heads that do not divide",
+         [](Given& s) {
+             s.view_k = shaped(s, DType::f32, {2, 3, 5, 8});
+         },
          "k has 3 heads; 4 query heads need 4, 2 or 1"},
-        {"length of v", [](Given& s) { s.view_v = shaped(s, DType::f32, {2, 2, 4, 6}); },
+        {"length of v",
+         [](Given& s) {
+             s.view_v = shaped(s, DType::f32, {2, 2, 4, 6});
+         },
          "v: expected batch, heads and length of k [2, 2, 5, 8], got [2, 2, 4, 6]"},
-        {"heads of v", [](Given& s) { s.view_v = shaped(s, DType::f32, {2, 4, 5, 6}); },
+        {"heads of v",
+         [](Given& s) {
+             s.view_v = shaped(s, DType::f32, {2, 4, 5, 6});
+         },
          "v: expected batch, heads and length of k [2, 2, 5, 8], got [2, 4, 5, 6]"},
-        {"values of size 0", [](Given& s) { s.view_v = shaped(s, DType::f32, {2, 2, 5, 0}); },
+        {"values of size 0",
+         [](Given& s) {
+             s.view_v = shaped(s, DType::f32, {2, 2, 5, 0});
+         },
          "v: expected a head size of at least 1, got [2, 2, 5, 0]"},
         {"scale", [](Given& s) { s.options.scale = infinity; }, "scale: expected a finite number, got inf"},
         {"softcap below 0", [](Given& s) { s.options.softcap = -1; },
@@ -137,23 +172,47 @@ const std::vector<Mistake>& mistakes_of_inputs_and_options() {
          "window.right: expected -1 (unlimited) or more, got -7"},
         {"align", [](Given& s) { s.options.align = static_cast<Align>(9); },
          "align: expected bottom_right or top_left, got 9"},
-        {"allow of three axes", [](Given& s) { s.options.allow = shaped(s, DType::u8, {4, 3, 5}); },
+        {"allow of three axes",
+         [](Given& s) {
+             s.options.allow = shaped(s, DType::u8, {4, 3, 5});
+         },
          "allow: expected 4 axes, each of [B,H,T,S] or 1, got [4, 3, 5]"},
-        {"allow of another length", [](Given& s) { s.options.allow = shaped(s, DType::u8, {1, 1, 3, 6}); },
+        {"allow of another length",
+         [](Given& s) {
+             s.options.allow = shaped(s, DType::u8, {1, 1, 3, 6});
+         },
          "allow: expected each axis of [2, 4, 3, 5] or 1, got [1, 1, 3, 6]"},
-        {"allow of floats", [](Given& s) { s.options.allow = shaped(s, DType::f32, {1, 1, 3, 5}); },
+        {"allow of floats",
+         [](Given& s) {
+             s.options.allow = shaped(s, DType::f32, {1, 1, 3, 5});
+         },
          "allow: expected u8 or bool, got f32"},
-        {"keep of another shape", [](Given& s) { s.options.dropout.keep = shaped(s, DType::u8, {2, 4, 5, 3}); },
+        {"keep of another shape",
+         [](Given& s) {
+             s.options.dropout.keep = shaped(s, DType::u8, {2, 4, 5, 3});
+         },
          "dropout.keep: expected each axis of [2, 4, 3, 5] or 1, got [2, 4, 5, 3]"},
-        {"keep of floats", [](Given& s) { s.options.dropout.keep = shaped(s, DType::f32, {2, 4, 3, 5}); },
+        {"keep of floats",
+         [](Given& s) {
+             s.options.dropout.keep = shaped(s, DType::f32, {2, 4, 3, 5});
+         },
          "dropout.keep: expected u8 or bool, got f32"},
-        {"bias of another shape", [](Given& s) { s.options.bias = shaped(s, DType::f32, {2, 2, 3, 5}); },
+        {"bias of another shape",
+         [](Given& s) {
+             s.options.bias = shaped(s, DType::f32, {2, 2, 3, 5});
+         },
          "bias: expected each axis of [2, 4, 3, 5] or 1, got [2, 2, 3, 5]"},
-        {"bias of integers", [](Given& s) { s.options.bias = shaped(s, DType::i32, {1, 1, 3, 5}); },
+        {"bias of integers",
+         [](Given& s) {
+             s.options.bias = shaped(s, DType::i32, {1, 1, 3, 5});
+         },
          "bias: expected f32 or bf16 or f16 or f64, got i32"},
         {"slopes of one head too many", [](Given& s) { s.options.alibi_slopes = shaped(s, DType::f32, {5}); },
          "alibi_slopes: expected shape [4], got [5]"},
-        {"slopes by entry", [](Given& s) { s.options.alibi_slopes = shaped(s, DType::f32, {3, 4}); },
+        {"slopes by entry",
+         [](Given& s) {
+             s.options.alibi_slopes = shaped(s, DType::f32, {3, 4});
+         },
          "alibi_slopes: expected [4] or [2, 4], got [3, 4]"},
         {"slopes in half", [](Given& s) { s.options.alibi_slopes = shaped(s, DType::f16, {4}); },
          "alibi_slopes: expected f32 or f64, got f16"},
@@ -161,29 +220,55 @@ const std::vector<Mistake>& mistakes_of_inputs_and_options() {
          "sinks: expected shape [4], got [2]"},
         {"sinks in half", [](Given& s) { s.options.sinks = shaped(s, DType::bf16, {4}); },
          "sinks: expected f32 or f64, got bf16"},
-        {"length above", [](Given& s) { s.options.key_lengths = shaped(s, DType::i64, {2}, {5, 6}); },
+        {"length above",
+         [](Given& s) {
+             s.options.key_lengths = shaped(s, DType::i64, {2}, {5, 6});
+         },
          "key_lengths[1]: expected 0 to 5, got 6"},
-        {"length below", [](Given& s) { s.options.query_lengths = shaped(s, DType::i32, {2}, {-1, 3}); },
+        {"length below",
+         [](Given& s) {
+             s.options.query_lengths = shaped(s, DType::i32, {2}, {-1, 3});
+         },
          "query_lengths[0]: expected 0 to 3, got -1"},
         {"lengths of three", [](Given& s) { s.options.key_lengths = shaped(s, DType::i64, {3}); },
          "key_lengths: expected shape [2], got [3]"},
         {"lengths in floats", [](Given& s) { s.options.key_lengths = shaped(s, DType::f32, {2}); },
          "key_lengths: expected i64 or i32, got f32"},
-        {"positions of another length", [](Given& s) { s.options.query_positions = shaped(s, DType::i64, {2, 5}); },
+        {"positions of another length",
+         [](Given& s) {
+             s.options.query_positions = shaped(s, DType::i64, {2, 5});
+         },
          "query_positions: expected [2, 3] or [1, 3], got [2, 5]"},
-        {"positions of another batch", [](Given& s) { s.options.key_positions = shaped(s, DType::i64, {3, 5}); },
+        {"positions of another batch",
+         [](Given& s) {
+             s.options.key_positions = shaped(s, DType::i64, {3, 5});
+         },
          "key_positions: expected [2, 5] or [1, 5], got [3, 5]"},
-        {"positions in floats", [](Given& s) { s.options.key_positions = shaped(s, DType::f64, {1, 5}); },
+        {"positions in floats",
+         [](Given& s) {
+             s.options.key_positions = shaped(s, DType::f64, {1, 5});
+         },
          "key_positions: expected i64 or i32, got f64"},
         {"a position out of this world",
-         [](Given& s) { s.options.key_positions = shaped(s, DType::i64, {1, 5}, {0, 0x1p60, 0, 0, 0}); },
+         [](Given& s) {
+             s.options.key_positions = shaped(s, DType::i64, {1, 5}, {0, 0x1p60, 0, 0, 0});
+         },
          "key_positions: expected positions within 2^53, got 1152921504606846976"},
-        {"one cumulative length", [](Given& s) { s.options.cu_seqlens_q = shaped(s, DType::i32, {2}, {0, 3}); },
+        {"one cumulative length",
+         [](Given& s) {
+             s.options.cu_seqlens_q = shaped(s, DType::i32, {2}, {0, 3});
+         },
          "cu_seqlens_k: expected both cumulative lengths, got one"},
         {"packed batch of two",
-         [](Given& s) { s.options.cu_seqlens_q = s.options.cu_seqlens_k = shaped(s, DType::i32, {2}, {0, 3}); },
+         [](Given& s) {
+             s.options.cu_seqlens_q = s.options.cu_seqlens_k = shaped(s, DType::i32, {2}, {0, 3});
+         },
          "q: expected batch 1 where sequences are packed (cu_seqlens), got 2"},
-        {"pattern of another batch", [](Given& s) { s.options.pattern = patterns::padding({1, 2, 3}); }, nullptr},
+        {"pattern of another batch",
+         [](Given& s) {
+             s.options.pattern = patterns::padding({1, 2, 3});
+         },
+         nullptr},
         {"kernel nobody knows", [](Given& s) { s.options.kernel = "gpu"; }, nullptr},
     };
     return list;
@@ -236,19 +321,34 @@ TEST(AttentionErrors, PackedSequences) {
         s.options.cu_seqlens_k = cu_k;
     };
     const std::vector<Mistake> list{
-        {"not from 0", [&](Given& s) { both(s, shaped(s, DType::i32, {3}, {1, 2, 3}), good_k); },
+        {"not from 0",
+         [&](Given& s) {
+             both(s, shaped(s, DType::i32, {3}, {1, 2, 3}), good_k);
+         },
          "cu_seqlens_q[0]: expected 0, got 1"},
-        {"falling", [&](Given& s) { both(s, good_q, shaped(s, DType::i64, {3}, {0, 4, 2})); },
+        {"falling",
+         [&](Given& s) {
+             both(s, good_q, shaped(s, DType::i64, {3}, {0, 4, 2}));
+         },
          "cu_seqlens_k[2]: expected 4 to 5, got 2"},
-        {"past the end", [&](Given& s) { both(s, good_q, shaped(s, DType::i64, {3}, {0, 4, 6})); },
+        {"past the end",
+         [&](Given& s) {
+             both(s, good_q, shaped(s, DType::i64, {3}, {0, 4, 6}));
+         },
          "cu_seqlens_k[2]: expected 4 to 5, got 6"},
-        {"two axes", [&](Given& s) { both(s, shaped(s, DType::i32, {1, 3}), good_k); },
+        {"two axes",
+         [&](Given& s) {
+             both(s, shaped(s, DType::i32, {1, 3}), good_k);
+         },
          "cu_seqlens_q: expected shape [N+1] for N sequences, got [1, 3]"},
         {"no entry", [&](Given& s) { both(s, shaped(s, DType::i32, {0}), good_k); },
          "cu_seqlens_q: expected shape [N+1] for N sequences, got [0]"},
         {"in floats", [&](Given& s) { both(s, shaped(s, DType::f32, {3}), good_k); },
          "cu_seqlens_q: expected i64 or i32, got f32"},
-        {"different numbers", [&](Given& s) { both(s, good_q, shaped(s, DType::i32, {2}, {0, 5})); },
+        {"different numbers",
+         [&](Given& s) {
+             both(s, good_q, shaped(s, DType::i32, {2}, {0, 5}));
+         },
          "cu_seqlens_k: expected [3] as cu_seqlens_q, got [2]"},
         {"with lengths",
          [&](Given& s) {
@@ -273,27 +373,57 @@ TEST(AttentionErrors, OutputsOfTheForwardPass) {
         {"none", [](Given& s) { s.view_out = {}; }, "out: expected a tensor of shape [2, 4, 3, 6], got none"},
         {"shape", [](Given& s) { s.view_out = s.view_out.slice(3, 0, 5); },
          "out: expected [2, 4, 3, 6], got [2, 4, 3, 5]"},
-        {"type", [](Given& s) { s.extra = Tensor(DType::f64, {2, 4, 3, 6}), s.view_out = s.extra; },
+        {"type",
+         [](Given& s) {
+             s.extra = Tensor(DType::f64, {2, 4, 3, 6}), s.view_out = s.extra;
+         },
          "out: expected f32, got f64"},
         {"elements that share a place",
-         [](Given& s) { s.view_out = MutableView(DType::f32, s.out.data(), {2, 4, 3, 6}, {72, 0, 6, 1}); },
+         [](Given& s) {
+             s.view_out = MutableView(DType::f32, s.out.data(), {2, 4, 3, 6}, {72, 0, 6, 1});
+         },
          "out: expected strides that give every element a place of its own, got [72, 0, 6, 1]"},
-        {"over q", [](Given& s) { s.view_out = MutableView(DType::f32, s.q.data(), {2, 4, 3, 6}); },
+        {"over q",
+         [](Given& s) {
+             s.view_out = MutableView(DType::f32, s.q.data(), {2, 4, 3, 6});
+         },
          "out: expected memory apart from q, got an overlap"},
-        {"over k", [](Given& s) { s.view_k = View(DType::f32, s.out.data(), {2, 2, 1, 8}), s.view_v = s.view_v.slice(2, 0, 1); },
+        {"over k",
+         [](Given& s) {
+             s.view_k = View(DType::f32, s.out.data(), {2, 2, 1, 8}), s.view_v = s.view_v.slice(2, 0, 1);
+         },
          "out: expected memory apart from k, got an overlap"},
-        {"over bias", [](Given& s) { s.options.bias = View(DType::f32, s.out.data(), {2, 4, 3, 5}); },
+        {"over bias",
+         [](Given& s) {
+             s.options.bias = View(DType::f32, s.out.data(), {2, 4, 3, 5});
+         },
          "out: expected memory apart from bias, got an overlap"},
-        {"lse shape", [](Given& s) { s.view_lse = s.view_lse.slice(2, 0, 2); }, "lse: expected [2, 4, 3], got [2, 4, 2]"},
-        {"lse type", [](Given& s) { s.extra = Tensor(DType::bf16, {2, 4, 3}), s.view_lse = s.extra; },
+        {"lse shape", [](Given& s) { s.view_lse = s.view_lse.slice(2, 0, 2); },
+         "lse: expected [2, 4, 3], got [2, 4, 2]"},
+        {"lse type",
+         [](Given& s) {
+             s.extra = Tensor(DType::bf16, {2, 4, 3}), s.view_lse = s.extra;
+         },
          "lse: expected f32 or f64, got bf16"},
-        {"lse over out", [](Given& s) { s.view_lse = MutableView(DType::f32, s.out.data(), {2, 4, 3}); },
+        {"lse over out",
+         [](Given& s) {
+             s.view_lse = MutableView(DType::f32, s.out.data(), {2, 4, 3});
+         },
          "lse: expected memory apart from out, got an overlap"},
-        {"lse over v", [](Given& s) { s.view_lse = MutableView(DType::f32, s.v.data(), {2, 4, 3}); },
+        {"lse over v",
+         [](Given& s) {
+             s.view_lse = MutableView(DType::f32, s.v.data(), {2, 4, 3});
+         },
          "lse: expected memory apart from v, got an overlap"},
-        {"out without memory", [](Given& s) { s.view_out = MutableView(DType::f32, nullptr, {2, 4, 3, 6}); },
+        {"out without memory",
+         [](Given& s) {
+             s.view_out = MutableView(DType::f32, nullptr, {2, 4, 3, 6});
+         },
          "out: expected memory, got a null pointer"},
-        {"bias without memory", [](Given& s) { s.options.bias = View(DType::f32, nullptr, {2, 4, 3, 5}); },
+        {"bias without memory",
+         [](Given& s) {
+             s.options.bias = View(DType::f32, nullptr, {2, 4, 3, 5});
+         },
          "bias: expected memory, got a null pointer"},
         {"lengths without memory", [](Given& s) { s.options.key_lengths = View(DType::i64, nullptr, {2}); },
          "key_lengths: expected memory, got a null pointer"},
@@ -322,14 +452,26 @@ TEST(AttentionErrors, InputsAndOutputsOfTheBackwardPass) {
         {"out", [](Given& s) { s.view_forward_out = {}; }, "out: expected a tensor of shape [2, 4, 3, 6], got none"},
         {"out shape", [](Given& s) { s.view_forward_out = s.view_q; }, "out: expected [2, 4, 3, 6], got [2, 4, 3, 8]"},
         {"lse", [](Given& s) { s.view_forward_lse = {}; }, "lse: expected a tensor of shape [2, 4, 3], got none"},
-        {"lse type", [](Given& s) { s.view_forward_lse = shaped(s, DType::f16, {2, 4, 3}); },
+        {"lse type",
+         [](Given& s) {
+             s.view_forward_lse = shaped(s, DType::f16, {2, 4, 3});
+         },
          "lse: expected f32 or f64, got f16"},
         {"dout", [](Given& s) { s.view_dout = {}; }, "dout: expected a tensor of shape [2, 4, 3, 6], got none"},
-        {"dout type", [](Given& s) { s.view_dout = shaped(s, DType::f64, {2, 4, 3, 6}); },
+        {"dout type",
+         [](Given& s) {
+             s.view_dout = shaped(s, DType::f64, {2, 4, 3, 6});
+         },
          "dout: expected f32, got f64"},
-        {"dlse shape", [](Given& s) { s.view_dlse = shaped(s, DType::f32, {2, 4, 4}); },
+        {"dlse shape",
+         [](Given& s) {
+             s.view_dlse = shaped(s, DType::f32, {2, 4, 4});
+         },
          "dlse: expected [2, 4, 3], got [2, 4, 4]"},
-        {"dlse type", [](Given& s) { s.view_dlse = shaped(s, DType::bf16, {2, 4, 3}); },
+        {"dlse type",
+         [](Given& s) {
+             s.view_dlse = shaped(s, DType::bf16, {2, 4, 3});
+         },
          "dlse: expected f32 or f64, got bf16"},
         {"dq", [](Given& s) { s.gradients.dq = {}; }, "dq: expected a tensor of shape [2, 4, 3, 8], got none"},
         {"dk", [](Given& s) { s.gradients.dk = s.dv; }, "dk: expected [2, 2, 5, 8], got [2, 2, 5, 6]"},
@@ -347,11 +489,19 @@ TEST(AttentionErrors, InputsAndOutputsOfTheBackwardPass) {
          },
          "dbias: expected [1, 4, 3, 5], got [2, 4, 3, 5]"},
         {"dq over dout",
-         [](Given& s) { s.view_dout = View(DType::f32, s.dq.data(), {2, 4, 3, 6}); },
+         [](Given& s) {
+             s.view_dout = View(DType::f32, s.dq.data(), {2, 4, 3, 6});
+         },
          "dq: expected memory apart from the other inputs, got an overlap"},
-        {"dk over dq", [](Given& s) { s.gradients.dk = MutableView(DType::f32, s.dq.data(), {2, 2, 5, 8}); },
+        {"dk over dq",
+         [](Given& s) {
+             s.gradients.dk = MutableView(DType::f32, s.dq.data(), {2, 2, 5, 8});
+         },
          "dk: expected memory apart from dq, got an overlap"},
-        {"dv over q", [](Given& s) { s.gradients.dv = MutableView(DType::f32, s.q.data(), {2, 2, 5, 6}); },
+        {"dv over q",
+         [](Given& s) {
+             s.gradients.dv = MutableView(DType::f32, s.q.data(), {2, 2, 5, 6});
+         },
          "dv: expected memory apart from q, got an overlap"},
     };
     for (const Mistake& mistake : list) {
@@ -379,8 +529,7 @@ TEST(AttentionErrors, ExplainRefusesWhatAttendWould) {
     EXPECT_EQ(message({.keys = -5}, {}), "[explain] keys: expected 0 or more, got -5");
     EXPECT_EQ(message({.head_size = 0}, {}), "[explain] head_size: expected 1 or more, got 0");
     EXPECT_EQ(message({.value_size = 0}, {}), "[explain] value_size: expected 1 or more, got 0");
-    EXPECT_EQ(message({.heads = 8, .kv_heads = 6}, {}),
-              "[explain] k has 6 heads; 8 query heads need 8, 4, 2 or 1");
+    EXPECT_EQ(message({.heads = 8, .kv_heads = 6}, {}), "[explain] k has 6 heads; 8 query heads need 8, 4, 2 or 1");
     EXPECT_EQ(message({.dtype = DType::i8}, {}), "[explain] q: expected f32 or bf16 or f16 or f64, got i8");
     EXPECT_EQ(message({}, {.softcap = -1}), "[explain] softcap: expected 0 (none) or a positive number, got -1.000000");
 }

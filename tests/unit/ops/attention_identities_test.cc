@@ -75,7 +75,9 @@ TEST_P(AttentionIdentities, AConstantAddedToABiasRowChangesOnlyLse) {
     Random random(4);
     const Tensor bias = random_tensor(random, DType::f64, {2, 4, 7, 9});
     Tensor raised = bias.clone();
-    for (std::int64_t n = 0; n < raised.elements(); ++n) { raised.as<double>()[n] += 0.25 * static_cast<double>(n / 9 % 5); }
+    for (std::int64_t n = 0; n < raised.elements(); ++n) {
+        raised.as<double>()[n] += 0.25 * static_cast<double>(n / 9 % 5);
+    }
     Call a = this->call();
     a.options.bias = bias;
     a.both(context);
@@ -237,7 +239,9 @@ TEST_P(AttentionIdentities, OneKeyGivesItsValueWhateverTheScore) {
         const std::int64_t h = n / (7 * 6) % 4;
         ASSERT_NEAR(number(call.out, n), number(call.v, n / (4 * 7 * 6), h / 2, 0, n % 6), tolerance());
     }
-    for (std::int64_t n = 0; n < call.dq.elements(); ++n) { ASSERT_NEAR(number(call.dq, n), 0, 1e3 * 10 * tolerance()); }
+    for (std::int64_t n = 0; n < call.dq.elements(); ++n) {
+        ASSERT_NEAR(number(call.dq, n), 0, 1e3 * 10 * tolerance());
+    }
 }
 
 TEST_P(AttentionIdentities, AWindowOfNothingIsTheValueItself) {
@@ -347,8 +351,9 @@ TEST_P(AttentionIdentities, PackedSequencesAreAPaddedBatch) {
         }
     };
     for (std::int64_t n = 0; n < 3; ++n) {
-        for (const auto& [from, to, cu] : {std::tuple{&packed.q, &padded.q, &cu_q}, std::tuple{&packed.dout, &padded.dout, &cu_q},
-                                           std::tuple{&packed.k, &padded.k, &cu_k}, std::tuple{&packed.v, &padded.v, &cu_k}}) {
+        for (const auto& [from, to, cu] :
+             {std::tuple{&packed.q, &padded.q, &cu_q}, std::tuple{&packed.dout, &padded.dout, &cu_q},
+              std::tuple{&packed.k, &padded.k, &cu_k}, std::tuple{&packed.v, &padded.v, &cu_k}}) {
             rows(*cu, *from, *to, n, [f = from, t = to](std::int64_t a, std::int64_t b) {
                 write_number(t->dtype(), t->data(), b, number(*f, a));
             });
@@ -357,8 +362,9 @@ TEST_P(AttentionIdentities, PackedSequencesAreAPaddedBatch) {
     padded.both(context);
     packed.both(context);
     for (std::int64_t n = 0; n < 3; ++n) {
-        for (const auto& [from, to, cu] : {std::tuple{&packed.out, &padded.out, &cu_q}, std::tuple{&packed.dq, &padded.dq, &cu_q},
-                                           std::tuple{&packed.dk, &padded.dk, &cu_k}, std::tuple{&packed.dv, &padded.dv, &cu_k}}) {
+        for (const auto& [from, to, cu] :
+             {std::tuple{&packed.out, &padded.out, &cu_q}, std::tuple{&packed.dq, &padded.dq, &cu_q},
+              std::tuple{&packed.dk, &padded.dk, &cu_k}, std::tuple{&packed.dv, &padded.dv, &cu_k}}) {
             rows(*cu, *from, *to, n, [f = from, t = to, this](std::int64_t a, std::int64_t b) {
                 ASSERT_NEAR(number(*f, a), number(*t, b), 10 * tolerance());
             });
@@ -413,9 +419,7 @@ TEST_P(AttentionIdentities, TheFirstRowsSeeNothingWhereQueriesOutnumberKeys) {
     for (std::int64_t n = 0; n < call.out.elements(); ++n) {
         if (n / 6 % 9 < 5) { ASSERT_EQ(number(call.out, n), 0); }
     }
-    for (std::int64_t n = 0; n < call.lse.elements(); ++n) {
-        ASSERT_EQ(number(call.lse, n) == -infinity, n % 9 < 5);
-    }
+    for (std::int64_t n = 0; n < call.lse.elements(); ++n) { ASSERT_EQ(number(call.lse, n) == -infinity, n % 9 < 5); }
     for (std::int64_t n = 0; n < call.dq.elements(); ++n) {
         if (n / 5 % 9 < 5) { ASSERT_EQ(number(call.dq, n), 0); }
     }

@@ -139,10 +139,12 @@ TEST_P(Inspect, MapsPoolTheWeights) {
                 const std::int64_t row = n / width % height;
                 const std::int64_t head = n / (width * height) == 0 ? 2 : 1;
                 const auto first = [](std::int64_t at, std::int64_t extent, std::int64_t cells) {
-                    return static_cast<std::int64_t>(std::floor(static_cast<double>(at * extent) / static_cast<double>(cells)));
+                    return static_cast<std::int64_t>(
+                        std::floor(static_cast<double>(at * extent) / static_cast<double>(cells)));
                 };
                 const auto last = [](std::int64_t at, std::int64_t extent, std::int64_t cells) {
-                    return static_cast<std::int64_t>(std::ceil(static_cast<double>((at + 1) * extent) / static_cast<double>(cells)));
+                    return static_cast<std::int64_t>(
+                        std::ceil(static_cast<double>((at + 1) * extent) / static_cast<double>(cells)));
                 };
                 double sum = 0;
                 double top = 0;
@@ -193,7 +195,8 @@ TEST(InspectErrors, NameTheArgument) {
               "[attention_weights] selection.batches: expected indices from 0 to 1, got 2");
     EXPECT_EQ(ask(weights, {.heads = {-1}}, {}),
               "[attention_weights] selection.heads: expected indices from 0 to 3, got -1");
-    EXPECT_EQ(ask(weights, {.rows = {7}}, {}), "[attention_weights] selection.rows: expected indices from 0 to 6, got 7");
+    EXPECT_EQ(ask(weights, {.rows = {7}}, {}),
+              "[attention_weights] selection.rows: expected indices from 0 to 6, got 7");
     EXPECT_EQ(ask(weights, {.rows = {1, 2}}, {}),
               "[attention_weights] weights: expected [2, 4, 2, 9], got [2, 4, 7, 9]");
     EXPECT_EQ(ask({}, {}, {}), "[attention_weights] weights: expected a tensor of shape [2, 4, 7, 9], got none");
@@ -205,9 +208,7 @@ TEST(InspectErrors, NameTheArgument) {
                   attention_weights(context, one.q, one.k, weights, {}, {.cu_seqlens_q = cu, .cu_seqlens_k = cu});
               }),
               "[attention_weights] cu_seqlens_q: expected none: ask for one sequence at a time, got a tensor");
-    EXPECT_EQ(message([&] {
-                  attention_statistics(context, call.q, call.k, {.window = {.left = -2, .right = 0}});
-              }),
+    EXPECT_EQ(message([&] { attention_statistics(context, call.q, call.k, {.window = {.left = -2, .right = 0}}); }),
               "[attention_statistics] window.left: expected -1 (unlimited) or more, got -2");
     Tensor wrong(DType::f32, {2, 4, 7});
     EXPECT_EQ(message([&] { attention_statistics(context, call.q, call.k, {.argmax = wrong}); }),
