@@ -184,6 +184,7 @@ private:
         const float* dx_by_key = scratch.dw;
         std::int64_t w_stride = stride;
         if constexpr (pairs) {
+            clear_odd_row(tile, seen_begin, seen_end, scratch);
             pair_rows<Isa, L>(tile, seen_begin, seen_end, w, scratch.w_pairs);
             pair_rows<Isa, L>(tile, seen_begin, seen_end, dx, scratch.dx_pairs);
             pair_weights<Isa, L>(tile, block, dx, scratch.dx_key_pairs);
@@ -205,6 +206,15 @@ private:
         matrix_add<Isa, Product, lanes, Walk::along_column>(
             dx_by_key, stride, panel.k_rows + offset / d * panel.k_rows_stride, panel.k_rows_stride, scratch.dq_tile,
             z.head_stride, tile.rows, static_cast<int>(z.head_stride / lanes), nullptr, keys_of_rows);
+    }
+
+    /// The partner of an odd last row: it must not bring a NaN of V along.
+    static void clear_odd_row(const RowTile& tile, std::int64_t begin, std::int64_t end, const Scratch& scratch) {
+        const std::int64_t stride = tile.lanes * tile.vectors;
+        for (std::int64_t j = begin; tile.rows % 2 != 0 && j < end; ++j) {
+            scratch.score.scores[j * stride + tile.rows] = 0;
+            scratch.dw[j * stride + tile.rows] = 0;
+        }
     }
 
     /// dw *= keep/(1-p); kept = 1 or 0.

@@ -130,9 +130,11 @@ private:
         const float factor = top == negative_infinity && sum == 0 ? 0.0F : 1.0F / sum;
         std::int64_t j = 0;
         for (; j + Isa::lanes <= keys; j += Isa::lanes) {
-            S::store(out + j, S::exp2(S::load(out + j) - S::all(base)) * S::all(factor));
+            const F<Isa::lanes> x = S::load(out + j);
+            const F<Isa::lanes> w = S::exp2(x - S::all(base)) * S::all(factor);
+            S::store(out + j, x == S::all(negative_infinity) ? F<Isa::lanes>{} : w);
         }
-        for (; j < keys; ++j) { out[j] = exp2f(out[j] - base) * factor; }
+        for (; j < keys; ++j) { out[j] = out[j] == negative_infinity ? 0.0F : exp2f(out[j] - base) * factor; }
     }
 };
 

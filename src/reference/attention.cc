@@ -69,7 +69,7 @@ void SoftmaxRow::compute(const AttentionProblem& p, const Sequence& s, std::int6
 
     // 5: softmax, with the sink in the denominator
     const double sink = p.options.sinks ? p.sink(h) : -infinity;
-    largest = std::isnan(largest) ? largest : std::max(largest, sink);
+    if (largest < sink || std::isnan(sink)) { largest = sink; }
     lse = -infinity;
     sink_weight = 0;
     if (largest == -infinity) {
@@ -82,7 +82,9 @@ void SoftmaxRow::compute(const AttentionProblem& p, const Sequence& s, std::int6
         x[n] = visible[n] != 0 ? std::exp(x[n] - largest) : 0;
         sum += x[n];
     }
-    for (double& w : x) { w /= sum; }
+    for (std::size_t n = 0; n < keys; ++n) {
+        if (visible[n] != 0) { x[n] /= sum; }
+    }
     sink_weight /= sum;
     lse = largest + std::log(sum);
 }

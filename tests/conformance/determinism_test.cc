@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "conformance/run.h"
+#include "support/random.h"
 
 #include <bit>
 #include <cstdlib>
@@ -161,6 +162,52 @@ TEST(Determinism, NeighboursInTheBatchChangeNothing) {
     }
     // One case asked for by number may not be one with neighbours.
     if (std::getenv("HEED_CASE") == nullptr) { EXPECT_GT(compared, 0); }
+}
+
+/// Shapes long enough that a kernel divides the keys, or the queries, between tasks.
+TEST(Determinism, SameBitsForLongSequences) {
+    struct Long {
+        std::int64_t H, G, T, S, D;
+        bool causal;
+    };
+    for (const Long& s :
+         {Long{4, 2, 1, 4099, 64, true}, Long{2, 1, 3, 2500, 33, false}, Long{2, 1, 513, 777, 64, true}}) {
+        testing::Random random(99);
+        const Tensor q = testing::random_tensor(random, DType::f32, {2, s.H, s.T, s.D});
+        const Tensor k = testing::random_tensor(random, DType::f32, {2, s.G, s.S, s.D});
+        const Tensor v = testing::random_tensor(random, DType::f32, {2, s.G, s.S, s.D});
+        for (const std::string& kernel : kernels_to_test()) {
+            if (kernel == "reference") { continue; }  // one thread, one order
+            std::vector<Tensor> first;
+            for (const int threads : {1, 2, 7}) {
+                Context context(threads);
+                std::vector<Tensor> now;
+                for (const Shape& shape : {q.shape(), Shape{2, s.H, s.T}, q.shape(), k.shape(), v.shape()}) {
+                    now.emplace_back(DType::f32, shape);
+                }
+                const AttentionOptions options{.causal = s.causal, .kernel = kernel};
+                attend(context, q, k, v, now[0], options, now[1]);
+                if (!forward_only()) {
+                    attend_backward(context, q, k, v, now[0], now[1], q, {.dq = now[2], .dk = now[3], .dv = now[4]},
+                                    options);
+                }
+                if (first.empty()) {
+                    first = std::move(now);
+                    continue;
+                }
+                for (std::size_t n = 0; n < now.size(); ++n) {
+                    EXPECT_EQ(std::memcmp(now[n].data(), first[n].data(), now[n].bytes()), 0)
+                        << kernel << ": result " << n << " with " << threads << " threads, T = " << s.T;
+                }
+                // The second entry alone.
+                Tensor out(DType::f32, {1, s.H, s.T, s.D});
+                attend(context, std::as_const(q).view().slice(0, 1, 2), std::as_const(k).view().slice(0, 1, 2),
+                       std::as_const(v).view().slice(0, 1, 2), out, options);
+                EXPECT_EQ(std::memcmp(out.data(), first[0].as<float>() + out.elements(), out.bytes()), 0)
+                    << kernel << ": entry 1 alone, T = " << s.T;
+            }
+        }
+    }
 }
 
 }  // namespace

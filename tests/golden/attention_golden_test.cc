@@ -84,9 +84,10 @@ private:
 };
 
 /// Largest difference relative to the tensor's largest value; infinities must agree and NaN never does.
-void expect_close(const char* name, const Tensor& got, const Tensor& expected, double tolerance) {
+void expect_close(const char* name, const Tensor& got, const Tensor& expected, double tolerance,
+                  double least_scale = std::numeric_limits<double>::min()) {
     ASSERT_TRUE(got.shape() == expected.shape()) << name;
-    double scale = std::numeric_limits<double>::min();
+    double scale = least_scale;
     for (std::int64_t n = 0; n < expected.elements(); ++n) {
         const double value = expected.as<double>()[n];
         if (std::isfinite(value)) { scale = std::max(scale, std::abs(value)); }
@@ -100,9 +101,24 @@ void expect_close(const char* name, const Tensor& got, const Tensor& expected, d
     }
 }
 
+double largest_finite(const Tensor& tensor) {
+    double largest = 0;
+    for (std::int64_t n = 0; n < tensor.elements(); ++n) {
+        const double value = std::abs(tensor.as<double>()[n]);
+        if (std::isfinite(value)) { largest = std::max(largest, value); }
+    }
+    return largest;
+}
+
 void check(const std::filesystem::path& path, const std::string& kernel, DType dtype, double tolerance) {
     GoldenCase golden(path, dtype);
     golden.options.kernel = kernel;
+    // Kernels that work in float cannot know a score of 2,669 (large-scores) to better than 2^-24 of it, and a weight
+    // is the exponential of that; and where dq and dk are 0 by cancellation (one key: odd-dims) they leave 1e-5 of the
+    // terms that cancel, which are of the size of dv. The reference is held to the plain tolerance.
+    const bool in_float = kernel != "reference";
+    if (in_float) { tolerance = std::max(tolerance, 2 * 0x1p-24 * largest_finite(golden.expected("lse"))); }
+    const double least = in_float ? largest_finite(golden.expected("dv")) : std::numeric_limits<double>::min();
     Context context(2);
     const Shape rows{golden.q.shape()[0], golden.q.shape()[1], golden.q.shape()[2]};
     Tensor out(dtype, golden.dout.shape());
@@ -126,8 +142,8 @@ void check(const std::filesystem::path& path, const std::string& kernel, DType d
         gradients.dsinks = dsinks;
     }
     attend_backward(context, golden.q, golden.k, golden.v, out, lse, golden.dout, gradients, golden.options);
-    expect_close("dq", dq, golden.expected("dq"), tolerance);
-    expect_close("dk", dk, golden.expected("dk"), tolerance);
+    expect_close("dq", dq, golden.expected("dq"), tolerance, least);
+    expect_close("dk", dk, golden.expected("dk"), tolerance, least);
     expect_close("dv", dv, golden.expected("dv"), tolerance);
     if (dbias) { expect_close("dbias", dbias, golden.expected("dbias"), tolerance); }
     if (dsinks) { expect_close("dsinks", dsinks, golden.expected("dsinks"), tolerance); }
