@@ -231,8 +231,9 @@ Scored adjust_scores(const Call& call, const RowTile& tile, const KeyBlock& bloc
             case 6: run.template operator()<true, true, false, false>(); break;
             default: run.template operator()<true, true, true, false>(); break;
         }
-        Simd<Isa, L>::store(largest + n * L, Simd<Isa, L>::max(Simd<Isa, L>::rounded(most * Simd<Isa, L>::all(scored.factor)),
-                                                               Simd<Isa, L>::load(largest + n * L)));
+        Simd<Isa, L>::store(largest + n * L,
+                            Simd<Isa, L>::max(Simd<Isa, L>::rounded(most * Simd<Isa, L>::all(scored.factor)),
+                                              Simd<Isa, L>::load(largest + n * L)));
     }
     return scored;
 }
