@@ -11,6 +11,7 @@ namespace heed::cpu {
 struct Tensor4 {
     char* data = nullptr;
     DType dtype = DType::f32;
+    int element_size = 4;
     std::int64_t b = 0, h = 0, row = 0, column = 0;
 };
 
