@@ -67,7 +67,7 @@ struct Call {
     float kept = 1;                ///< 1 / (1 - p)
     bool pattern = false;
     bool sinks = false;
-    std::int64_t tile_keys = 192;  ///< keys of a block
+    std::int64_t tile_keys = 96;  ///< keys of a block
 };
 
 /// How one entry's forward work is cut up. Depends on the entry's own sizes alone, so neither the batch nor the number

@@ -164,17 +164,21 @@ private:
         const std::int64_t stride = tile.lanes * tile.vectors;
         float* sums = scratch.sums + t * most_rows * z.value_stride;
         const RowState state{scratch.largest + t * most_rows, scratch.sum + t * most_rows};
-        fetch_dense(call, tile, block);
         const float* q = scratch.q + t * q_floats(z);
-        if (tile.rows <= few_rows) {
-            few_row_scores<Isa, Product>(tile, block, q, z.key_stride, scores);
-        } else {
-            raw_scores<Isa, Product, L>(tile, block, q, z.depth, scores);
-        }
-        const bool dense = dense_add<Isa, L>(call, tile, keys, block, pattern, scratch.score);
         __builtin_memcpy(scratch.now, state.largest, static_cast<std::size_t>(stride) * 4);
-        const Scored scored =
-            adjust_scores<Isa, L>(call, tile, block, dense, scores, scratch.score.add, nullptr, scratch.now);
+        Scored scored{};
+        if (tile.rows > few_rows && is_plain(call, tile, block, pattern)) {
+            scored = plain_scores<Isa, Product, L>(call, tile, block, q, z.depth, scores, scratch.now);
+        } else {
+            fetch_dense(call, tile, block);
+            if (tile.rows <= few_rows) {
+                few_row_scores<Isa, Product>(tile, block, q, z.key_stride, scores);
+            } else {
+                raw_scores<Isa, Product, L>(tile, block, q, z.depth, scores);
+            }
+            const bool dense = dense_add<Isa, L>(call, tile, keys, block, pattern, scratch.score);
+            scored = adjust_scores<Isa, L>(call, tile, block, dense, scores, scratch.score.add, nullptr, scratch.now);
+        }
         const bool careful = scored.partial && !values_finite<Isa, Product>(call, block);
         weigh<Isa, L>(tile, block, scored, careful, scores, scratch.now, state, scratch.alpha);
         if (call.drop || call.keep.data != nullptr) { drop<Isa, L>(call, tile, block, scores); }

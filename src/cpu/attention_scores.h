@@ -171,6 +171,33 @@ struct Scored {
     bool partial;  ///< something in the tile is hidden, and is -infinity now
 };
 
+/// Is there nothing to do between the product and the softmax, for this tile and block?
+HEED_INLINE bool is_plain(const Call& call, const RowTile& tile, const KeyBlock& block, Cover pattern) {
+    bool plain = !(call.cap > 0) && !call.alibi && call.factor > 0 && call.bias.data == nullptr &&
+                 call.allow.data == nullptr && pattern == Cover::all;
+    for (int n = 0; n < tile.vectors; ++n) {
+        plain = plain && tile.all_begin[n] <= block.begin && tile.all_end[n] >= block.begin + block.count;
+    }
+    return plain;
+}
+
+/// Steps 1 to 4 of a plain tile: the largest score falls out of the product. largest[row] is raised.
+template <class Isa, class Product, int L>
+Scored plain_scores(const Call& call, const RowTile& tile, const KeyBlock& block, const float* q, std::int64_t depth,
+                    float* scores, float* largest) {
+    using S = Simd<Isa, L>;
+    const std::int64_t stride = tile.lanes * tile.vectors;
+    float most[most_rows];
+    for (std::int64_t r = 0; r < stride; ++r) { most[r] = negative_infinity; }
+    matrix_set<Isa, Product, L, Walk::along_row>(block.k, block.k_stride, q, stride, depth, scores, stride, block.count,
+                                                 tile.vectors, most);
+    for (int n = 0; n < tile.vectors; ++n) {
+        const F<L> scaled = S::rounded(S::load(most + n * L) * S::all(call.factor));
+        S::store(largest + n * L, S::max(scaled, S::load(largest + n * L)));
+    }
+    return {.factor = call.factor, .partial = false};
+}
+
 /// Steps 2 to 4 in place over vector n, keys [begin, end) of the block; returns the largest (in the domain of the
 /// scores as stored). Slope, where derivative is wanted: 1 - tanh^2 of the soft-cap.
 template <class Isa, int L, bool Cap, bool Dense, bool Alibi, bool Mask, bool Scale>

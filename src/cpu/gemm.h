@@ -40,12 +40,22 @@ HEED_INLINE void multiply_add(const float* a, std::int64_t a_stride, const float
     }
 }
 
-/// C = A B for one register tile.
+/// C = A B for one register tile; largest[n], where given, is raised to the largest of column n.
 template <class Isa, class Product, int L, int MR, int NV, Walk W>
 HEED_INLINE void tile_set(const float* a, std::int64_t a_stride, const float* b, std::int64_t b_stride,
-                          std::int64_t depth, float* c, std::int64_t c_stride) {
+                          std::int64_t depth, float* c, std::int64_t c_stride, float* largest) {
     F<L> sum[MR][NV] = {};
     multiply_add<Isa, Product, L, MR, NV, W>(a, a_stride, b, b_stride, depth, sum);
+    if (largest != nullptr) {
+        using S = Simd<Isa, L>;
+        HEED_UNROLL
+        for (int n = 0; n < NV; ++n) {
+            F<L> most = S::load(largest + n * L);
+            HEED_UNROLL
+            for (int m = 0; m < MR; ++m) { most = S::max(sum[m][n], most); }
+            S::store(largest + n * L, most);
+        }
+    }
     HEED_UNROLL
     for (int m = 0; m < MR; ++m) {
         HEED_UNROLL
@@ -92,25 +102,26 @@ HEED_INLINE void with_constant(int n, Function&& function) {
     function.template operator()<Most>();
 }
 
-/// C[m][n] = A B over m in [0, rows) and `vectors` vectors of L lanes along n.
+/// C[m][n] = A B over m in [0, rows) and `vectors` vectors of L lanes along n; largest as in tile_set.
 template <class Isa, class Product, int L, Walk W>
 void matrix_set(const float* a, std::int64_t a_stride, const float* b, std::int64_t b_stride, std::int64_t depth,
-                float* c, std::int64_t c_stride, std::int64_t rows, int vectors) {
+                float* c, std::int64_t c_stride, std::int64_t rows, int vectors, float* largest = nullptr) {
     const std::int64_t a_step = W == Walk::along_row ? a_stride : 1;
     constexpr int step = Registers<Isa>::widest;
     for (int first = 0; first < vectors; first += step) {
         const int count = vectors - first < step ? vectors - first : step;
+        float* most = largest == nullptr ? nullptr : largest + first * L;
         with_constant<Registers<Isa>::widest>(count, [&]<int NV>() {
             constexpr int MR = Registers<Isa>::rows(NV);
             std::int64_t m = 0;
             for (; m + MR <= rows; m += MR) {
                 tile_set<Isa, Product, L, MR, NV, W>(a + m * a_step, a_stride, b + first * L, b_stride, depth,
-                                                     c + m * c_stride + first * L, c_stride);
+                                                     c + m * c_stride + first * L, c_stride, most);
             }
             if (m < rows) {
                 with_constant<MR - 1>(static_cast<int>(rows - m), [&]<int Rest>() {
                     tile_set<Isa, Product, L, Rest, NV, W>(a + m * a_step, a_stride, b + first * L, b_stride, depth,
-                                                           c + m * c_stride + first * L, c_stride);
+                                                           c + m * c_stride + first * L, c_stride, most);
                 });
             }
         });
