@@ -107,7 +107,7 @@ private:
         constexpr double log2_e = 1.4426950408889634;
         for (int r = 0; r < tile.rows; ++r) {
             const double sink = sink_of(call, tile.head[r]) * log2_e;
-            const double share = exp2(sink - static_cast<double>(scratch.lse[r]));
+            const double share = exp2(sink - static_cast<double>(scratch.lse[r]) - static_cast<double>(scratch.lse_rest[r]));
             plan.sink_parts[(b - plan.first_entry) * call.heads + tile.head[r]] -= share * static_cast<double>(scratch.delta[r]);
         }
     }
@@ -230,6 +230,7 @@ private:
             const std::int64_t begin = larger<std::int64_t>(tile.some_begin[n] - block.begin, 0);
             const std::int64_t end = smaller<std::int64_t>(tile.some_end[n] - block.begin, block.count);
             const F<L> lse = S::load(scratch.lse + n * L);
+            const F<L> rest = S::load(scratch.lse_rest + n * L);
             const F<L> delta = S::load(scratch.delta + n * L);
             const auto fill = [&](std::int64_t from, std::int64_t to) {
                 for (std::int64_t j = from; j < to; ++j) {
@@ -242,7 +243,7 @@ private:
                 for (std::int64_t j = begin; j < end; ++j) {
                     const std::int64_t at = j * stride + n * L;
                     const F<L> x = S::load(scores + at);
-                    F<L> w = S::exp2(x * factor - lse);
+                    F<L> w = S::exp2((x * factor - lse) - rest);
                     F<L> dx = w * (S::load(scratch.dw + at) - delta);
                     if (dropping) { w *= S::load(scratch.kept + at); }
                     if constexpr (Partial) {

@@ -106,10 +106,9 @@ std::int64_t dq_begin(const Call& c, const BackwardPlan& plan, std::int64_t b, s
     return floats;
 }
 
-float row_lse(const Call& c, const RowTile& tile, int row) {
+double row_lse(const Call& c, const RowTile& tile, int row) {
     const double lse = number_at(c.problem->forward_lse, tile, row);
-    return lse == -std::numeric_limits<double>::infinity() ? std::numeric_limits<float>::infinity()
-                                                           : static_cast<float>(lse * log2_e);
+    return lse == -std::numeric_limits<double>::infinity() ? std::numeric_limits<double>::infinity() : lse * log2_e;
 }
 
 float row_dlse(const Call& c, const RowTile& tile, int row) {

@@ -50,7 +50,7 @@ inline __attribute__((always_inline)) void for_each_chunk(const Call& call, cons
 }
 
 /// lse * log2(e), +infinity for rows that see nothing; and dlse.
-float row_lse(const Call& call, const RowTile& tile, int row);
+double row_lse(const Call& call, const RowTile& tile, int row);
 float row_dlse(const Call& call, const RowTile& tile, int row);
 
 /// dbias += row over keys [begin, begin + count) of the tile's row.

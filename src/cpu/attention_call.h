@@ -114,6 +114,9 @@ Split split_forward(const Call& call, const Sequence& s);
 /// Tile number t of key/value head g of entry b.
 void fill_rows(const Call& call, const Sequence& s, const Keys& keys, const Split& split, std::int64_t b,
                std::int64_t g, std::int64_t t, int widest_lanes, RowTile& tile);
+/// A tile of chosen rows of head h; those past the entry's queries stand as its first row.
+void fill_listed_rows(const Call& call, const Sequence& s, const Keys& keys, std::int64_t b, std::int64_t h,
+                      const std::int64_t* rows, std::int64_t count, int widest_lanes, RowTile& tile);
 
 /// Key positions of [begin, begin + count), less the base, and their range.
 void fill_key_positions(const Call& call, const Sequence& s, const Keys& keys, std::int64_t begin, std::int64_t count,

@@ -1,6 +1,7 @@
 #pragma once
 #include "cpu/attention_backward.h"
 #include "cpu/attention_forward.h"
+#include "cpu/attention_weights.h"
 #include "cpu/isa/tables.h"
 
 /// Attention for one instruction set: what the files of isa/ instantiate.
@@ -142,8 +143,30 @@ void backward(detail::Pool& pool, const AttentionProblem& problem) {
 }
 
 template <class Isa>
+void weights(const AttentionProblem& problem, detail::Scratch& scratch, std::int64_t b, std::int64_t h,
+             const std::int64_t* rows, std::int64_t count, std::int64_t stride, float* out) {
+    const Call call = make_call(problem);
+    const Sequence s = sequence_of(call, b);
+    const Keys keys = keys_of(call, s);
+    with_product<Isa>(call, [&]<class Product>() {
+        for (std::int64_t first = 0; first < count; first += most_rows) {
+            RowTile tile;
+            fill_listed_rows(call, s, keys, b, h, rows + first, smaller<std::int64_t>(most_rows, count - first), Isa::lanes,
+                             tile);
+            if (tile.rows > 0) { Weights<Isa, Product>::rows(call, s, keys, tile, scratch, stride, out + first * stride); }
+            // Rows past their length are 0.
+            for (std::int64_t r = 0; r < smaller<std::int64_t>(most_rows, count - first); ++r) {
+                if (rows[first + r] >= s.queries) {
+                    __builtin_memset(out + (first + r) * stride, 0, static_cast<std::size_t>(s.keys) * 4);
+                }
+            }
+        }
+    });
+}
+
+template <class Isa>
 constexpr AttentionFunctions attention_functions() {
-    return {forward<Isa>, backward<Isa>, nullptr};
+    return {forward<Isa>, backward<Isa>, weights<Isa>};
 }
 
 }  // namespace heed::cpu

@@ -64,14 +64,13 @@ void for_each_row_block(Context& context, const AttentionProblem& problem, const
         const std::int64_t begin = block * rows_at_once;
         const std::int64_t size = std::min(rows_at_once, count(rows) - begin);
         memory.resize(static_cast<std::size_t>(rows_at_once * stride));
-        const std::span<const std::int64_t> part(rows.data() + begin, static_cast<std::size_t>(size));
         const std::int64_t keys = problem.sequence(b).keys;
-        if (kernel.is_wide) {
-            kernel.weights(problem, scratch, b, h, part, stride, nullptr, memory.data());
+        if (kernel.wide_weights != nullptr) {
+            kernel.wide_weights(problem, b, h, rows.data() + begin, size, stride, memory.data());
             visit(plane, begin, size, keys, stride, memory.data());
         } else {
             float* narrow = reinterpret_cast<float*>(memory.data());
-            kernel.weights(problem, scratch, b, h, part, stride, narrow, nullptr);
+            kernel.weights(problem, scratch, b, h, rows.data() + begin, size, stride, narrow);
             visit(plane, begin, size, keys, stride, narrow);
         }
     };
