@@ -11,8 +11,8 @@ namespace {
 std::int64_t blocks_of(std::int64_t length, std::int64_t block) { return (length + block - 1) / block; }
 
 /// Pairs that may be seen among queries [i, i_end) and keys [j, j_end).
-std::int64_t count_pairs(const PatternPicture& p, std::int64_t i, std::int64_t i_end, std::int64_t j, std::int64_t j_end,
-                         std::vector<std::uint8_t>& row) {
+std::int64_t count_pairs(const PatternPicture& p, std::int64_t i, std::int64_t i_end, std::int64_t j,
+                         std::int64_t j_end, std::vector<std::uint8_t>& row) {
     std::int64_t pairs = 0;
     row.resize(static_cast<std::size_t>(j_end - j));
     for (; i < i_end; ++i) {
@@ -35,9 +35,9 @@ std::string escaped(const std::string& text) {
     return result;
 }
 
-constexpr double side = 512;            // of the picture, the longer axis
+constexpr double side = 512;  // of the picture, the longer axis
 constexpr double margin = 24, top = 40;
-constexpr std::int64_t finest = 512;    // rows or columns up to which single pairs are drawn
+constexpr std::int64_t finest = 512;  // rows or columns up to which single pairs are drawn
 constexpr std::size_t most_runs = 20000;
 
 struct Scale {
@@ -59,7 +59,8 @@ void draw_blocks(const PatternPicture& p, const Scale& at, Cover cover, std::str
             const std::int64_t right = std::min(column * p.block, p.keys);
             const std::int64_t bottom = std::min((row + 1) * p.block, p.queries);
             fmt::format_to(std::back_inserter(svg), "<path d=\"M{:.6g} {:.6g}H{:.6g}V{:.6g}H{:.6g}z\"/>\n",
-                           at.x(begin * p.block), at.y(row * p.block), at.x(right), at.y(bottom), at.x(begin * p.block));
+                           at.x(begin * p.block), at.y(row * p.block), at.x(right), at.y(bottom),
+                           at.x(begin * p.block));
         }
     }
 }
@@ -108,8 +109,12 @@ PatternPicture::PatternPicture(Pattern drawn, std::int64_t query_count, std::int
         const std::int64_t i = r * block, i_end = std::min(i + block, queries);
         for (std::int64_t c = 0; c < key_blocks; ++c) {
             const std::int64_t j = c * block, j_end = std::min(j + block, keys);
-            const PatternTile tile{.batch = 0, .head = head, .query_begin = position(i), .query_end = position(i_end),
-                                   .key_begin = j, .key_end = j_end};
+            const PatternTile tile{.batch = 0,
+                                   .head = head,
+                                   .query_begin = position(i),
+                                   .query_end = position(i_end),
+                                   .key_begin = j,
+                                   .key_end = j_end};
             const Cover cover = pattern.cover(tile);
             covers[static_cast<std::size_t>(r * key_blocks + c)] = cover;
             causal_blocks += causal.cover(tile) == Cover::none ? 0 : 1;
@@ -169,12 +174,16 @@ std::string draw_svg(const PatternPicture& p) {
     if (const std::string runs = pair_runs(p, at); !runs.empty()) { add("<path fill=\"#1f5f99\" d=\"{}\"/>\n", runs); }
     if (p.key_blocks <= 64 && p.query_blocks <= 64) {
         svg += "<path fill=\"none\" stroke=\"#888\" stroke-width=\"0.3\" d=\"";
-        for (std::int64_t c = 1; c < p.key_blocks; ++c) { add("M{:.6g} {:.6g}V{:.6g}", at.x(c * p.block), top, bottom); }
-        for (std::int64_t r = 1; r < p.query_blocks; ++r) { add("M{:.6g} {:.6g}H{:.6g}", margin, at.y(r * p.block), right); }
+        for (std::int64_t c = 1; c < p.key_blocks; ++c) {
+            add("M{:.6g} {:.6g}V{:.6g}", at.x(c * p.block), top, bottom);
+        }
+        for (std::int64_t r = 1; r < p.query_blocks; ++r) {
+            add("M{:.6g} {:.6g}H{:.6g}", margin, at.y(r * p.block), right);
+        }
         svg += "\"/>\n";
     }
-    add("<rect x=\"{:.6g}\" y=\"{:.6g}\" width=\"{:.6g}\" height=\"{:.6g}\" fill=\"none\" stroke=\"#444\"/>\n", margin, top,
-        right - margin, bottom - top);
+    add("<rect x=\"{:.6g}\" y=\"{:.6g}\" width=\"{:.6g}\" height=\"{:.6g}\" fill=\"none\" stroke=\"#444\"/>\n", margin,
+        top, right - margin, bottom - top);
     add("<text x=\"{:.6g}\" y=\"{:.6g}\">keys 0 to {}; queries downwards; blocks of {}</text>\n", margin, bottom + 16,
         p.keys - 1, p.block);
     add("<text x=\"{:.6g}\" y=\"{:.6g}\">{} of {} blocks visited, {:.1f} % of dense</text>\n", margin, bottom + 32,

@@ -16,8 +16,8 @@ struct PatternPicture {
     std::int64_t query_blocks = 0, key_blocks = 0;
     std::vector<Cover> covers;  ///< [query_blocks][key_blocks]: what a kernel is told of each block
     std::int64_t full = 0, partial = 0;
-    std::int64_t pairs = 0;         ///< that may be seen
-    std::int64_t causal_blocks = 0; ///< those that a causal mask alone visits
+    std::int64_t pairs = 0;          ///< that may be seen
+    std::int64_t causal_blocks = 0;  ///< those that a causal mask alone visits
 
     /// The last query stands at the last key (Align::bottom_right).
     PatternPicture(Pattern pattern, std::int64_t queries, std::int64_t keys, std::int64_t block, std::int64_t head);

@@ -3,9 +3,9 @@
 #include <fstream>
 #include <memory>
 
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
 #include <heed/error.h>
+#include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
 #include "numbers.h"
@@ -48,8 +48,8 @@ PatternPicture picture_of(const Arguments& arguments) {
     const std::int64_t most = std::max(queries, keys);
     if (arguments.block < 1 || (most + arguments.block - 1) / arguments.block > most_blocks) {
         throw UsageError(fmt::format("--block: expected at least {} (at most {} blocks along a side of {}), got {}",
-                                     std::max<std::int64_t>(1, (most + most_blocks - 1) / most_blocks), most_blocks, most,
-                                     arguments.block));
+                                     std::max<std::int64_t>(1, (most + most_blocks - 1) / most_blocks), most_blocks,
+                                     most, arguments.block));
     }
     if (arguments.head < 0) { throw UsageError(fmt::format("--head: expected 0 or more, got {}", arguments.head)); }
     return {pattern_of(arguments), queries, keys, arguments.block, arguments.head};
@@ -64,7 +64,10 @@ void print_json(const PatternPicture& p) {
     json["keys"] = p.keys;
     json["block"] = p.block;
     json["head"] = p.head;
-    json["blocks"] = {{"total", p.blocks()}, {"visited", p.visited()}, {"full", p.full}, {"partial", p.partial},
+    json["blocks"] = {{"total", p.blocks()},
+                      {"visited", p.visited()},
+                      {"full", p.full},
+                      {"partial", p.partial},
                       {"causal", p.causal_blocks}};
     json["pairs"] = {{"total", p.queries * p.keys}, {"visible", p.pairs}};
     json["cost"] = {{"of_dense", p.share()}, {"of_causal", ratio(p.visited(), p.causal_blocks)}};
@@ -127,13 +130,14 @@ void add_patterns(CLI::App& app) {
         const char* type;
         const char* help;
     };
-    constexpr Flag flags[] = {{"--window", "window", "L,R", "L keys to the left and R to the right; -1: all"},
-                              {"--global", "global", "N,...", "Positions that see and are seen by all"},
-                              {"--prefix", "prefix", "N", "The first N keys"},
-                              {"--strided", "strided", "STRIDE", "Every STRIDE-th key"},
-                              {"--fixed", "fixed", "STRIDE,C", "The own block of STRIDE, and the last C columns of each"},
-                              {"--dilated", "dilated", "L,R,STEP", "L and R keys to each side, STEP apart"},
-                              {"--random", "random_blocks", "SIZE,N,COUNT,SEED", "COUNT of N blocks of SIZE"}};
+    constexpr Flag flags[] = {
+        {"--window", "window", "L,R", "L keys to the left and R to the right; -1: all"},
+        {"--global", "global", "N,...", "Positions that see and are seen by all"},
+        {"--prefix", "prefix", "N", "The first N keys"},
+        {"--strided", "strided", "STRIDE", "Every STRIDE-th key"},
+        {"--fixed", "fixed", "STRIDE,C", "The own block of STRIDE, and the last C columns of each"},
+        {"--dilated", "dilated", "L,R,STEP", "L and R keys to each side, STEP apart"},
+        {"--random", "random_blocks", "SIZE,N,COUNT,SEED", "COUNT of N blocks of SIZE"}};
     for (const Flag& flag : flags) {
         const auto add = [arguments, name = std::string(flag.name)](const std::string& value) {
             arguments->any_of.push_back(name + "(" + value + ")");

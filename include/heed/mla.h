@@ -31,8 +31,8 @@ struct MlaWeights {
     View up_value;  ///< W_UV [H,v,r]
 };
 
-/// (n + p)^-1/2 * mscale^2: the scale where YaRN's factor belongs to the scores (DeepSeek: mscale = 0.1 * mscale_all_dim
-/// * ln(factor) + 1). For AttentionOptions::scale, whose default here is mla_scale(n + p).
+/// (n + p)^-1/2 * mscale^2: the scale where YaRN's factor belongs to the scores. DeepSeek's mscale is
+/// 0.1 * mscale_all_dim * ln(factor) + 1. For AttentionOptions::scale, whose default here is mla_scale(n + p).
 HEED_API double mla_scale(std::int64_t head_size, double mscale = 1);
 
 /// out [B,H,T,v] from q [B,H,T,n+p], latent [B,S,r] and rotary_key [B,S,p] (absent where p is 0), in the expanded form.
@@ -50,7 +50,7 @@ struct MlaGradients {
     MutableView drotary_key;
     MutableView dup_key;
     MutableView dup_value;
-    MutableView dbias;          ///< this and the next two as in AttentionGradients
+    MutableView dbias;  ///< this and the next two as in AttentionGradients
     MutableView dsinks;
     MutableView dalibi_slopes;
 };

@@ -15,7 +15,8 @@ void pool_heads(const View& weight, std::int64_t heads, std::int64_t kv_heads, c
     check_dtype(function, "weight", weight, {DType::f32, DType::bf16, DType::f16, DType::f64});
     const std::int64_t rows = weight.extent(0);
     if (heads < 1 || rows % heads != 0) {
-        refuse(function, "heads", "a divisor of the " + std::to_string(rows) + " rows of weight", std::to_string(heads));
+        refuse(function, "heads", "a divisor of the " + std::to_string(rows) + " rows of weight",
+               std::to_string(heads));
     }
     if (kv_heads < 1 || heads % kv_heads != 0) {
         refuse(function, "kv_heads", "a divisor of " + std::to_string(heads) + " heads", std::to_string(kv_heads));

@@ -70,9 +70,7 @@ void check_result(const char* function, const MergeProblem& problem, const Mutab
         if (!same_memory(out, part_out)) { refuse_overlap(function, "out", out, part_name(n, "out"), part_out); }
         refuse_overlap(function, "out", out, part_name(n, "lse"), part_lse);
         refuse_overlap(function, "lse", lse, part_name(n, "out"), part_out);
-        if (lse && !same_memory(lse, part_lse)) {
-            refuse_overlap(function, "lse", lse, part_name(n, "lse"), part_lse);
-        }
+        if (lse && !same_memory(lse, part_lse)) { refuse_overlap(function, "lse", lse, part_name(n, "lse"), part_lse); }
     }
 }
 
@@ -155,8 +153,8 @@ void merge_backward_rows(const MergeProblem& p, std::int64_t begin, std::int64_t
     for (std::int64_t row = begin; row < end; ++row) {
         w.compute(p, row);
         const cpu::RowAddress dout = row_of(p.dout, row);
-        const double dlse = p.dlse ? read_number(p.dlse.dtype(), p.dlse.data(), row_offset(p.dlse, p.dlse.rank(), row))
-                                   : 0;
+        const double dlse =
+            p.dlse ? read_number(p.dlse.dtype(), p.dlse.data(), row_offset(p.dlse, p.dlse.rank(), row)) : 0;
         double mean = 0;
         for (std::size_t n = 0; n < p.parts.size(); ++n) {
             along[n] = 0;

@@ -14,7 +14,7 @@ namespace {
 
 /// The sizes of a call, once they are known to agree.
 struct Sizes {
-    std::int64_t batch, heads, queries, keys;  // B, H, T, S
+    std::int64_t batch, heads, queries, keys;   // B, H, T, S
     std::int64_t latent, plain, rotary, value;  // r, n, p, v
 };
 
@@ -109,34 +109,38 @@ void copy_or_sum(Context& context, const View& from, const MutableView& to) {
     const std::int64_t summed = groups == 1 ? from.extent(1) : 1;
     const auto lock = context.pool().lock();
     const std::vector<float> ones(static_cast<std::size_t>(summed), 1.0F);
-    detail::parallel(context.pool(), to.extent(0) * groups, to.shape().elements() * summed > 100000,
-                     [&](std::int64_t task, int) {
-        const std::int64_t b = task / groups;
-        const std::int64_t g = task % groups;
-        std::vector<cpu::RowAddress> row(static_cast<std::size_t>(summed));
-        for (std::int64_t s = 0; s < keys; ++s) {
-            const auto offset = [&](std::int64_t n) {
-                const std::int64_t h = from.extent(1) == 1 ? 0 : g + n;
-                return b * from.stride(0) + h * from.stride(1) + s * from.stride(2);
-            };
-            const std::int64_t target = b * to.stride(0) + g * to.stride(1) + s * to.stride(2);
-            if (from.dtype() == DType::f64) {
-                for (std::int64_t e = 0; e < size; ++e) {
-                    double sum = 0;
-                    for (std::int64_t n = 0; n < summed; ++n) { sum += from.as<double>()[offset(n) + e * from.stride(3)]; }
-                    write_number(to.dtype(), to.data(), target + e * to.stride(3), sum);
+    detail::parallel(
+        context.pool(), to.extent(0) * groups, to.shape().elements() * summed > 100000, [&](std::int64_t task, int) {
+            const std::int64_t b = task / groups;
+            const std::int64_t g = task % groups;
+            std::vector<cpu::RowAddress> row(static_cast<std::size_t>(summed));
+            for (std::int64_t s = 0; s < keys; ++s) {
+                const auto offset = [&](std::int64_t n) {
+                    const std::int64_t h = from.extent(1) == 1 ? 0 : g + n;
+                    return b * from.stride(0) + h * from.stride(1) + s * from.stride(2);
+                };
+                const std::int64_t target = b * to.stride(0) + g * to.stride(1) + s * to.stride(2);
+                if (from.dtype() == DType::f64) {
+                    for (std::int64_t e = 0; e < size; ++e) {
+                        double sum = 0;
+                        for (std::int64_t n = 0; n < summed; ++n) {
+                            sum += from.as<double>()[offset(n) + e * from.stride(3)];
+                        }
+                        write_number(to.dtype(), to.data(), target + e * to.stride(3), sum);
+                    }
+                    continue;
                 }
-                continue;
+                const auto bytes = [](DType dtype, std::int64_t n) {
+                    return n * static_cast<std::int64_t>(size_of(dtype));
+                };
+                for (std::int64_t n = 0; n < summed; ++n) {
+                    char* data = static_cast<char*>(const_cast<void*>(from.data())) + bytes(from.dtype(), offset(n));
+                    row[static_cast<std::size_t>(n)] = {from.dtype(), data, from.stride(3)};
+                }
+                rows.combine(row.data(), ones.data(), summed, size,
+                             {to.dtype(), static_cast<char*>(to.data()) + bytes(to.dtype(), target), to.stride(3)});
             }
-            const auto bytes = [](DType dtype, std::int64_t n) { return n * static_cast<std::int64_t>(size_of(dtype)); };
-            for (std::int64_t n = 0; n < summed; ++n) {
-                char* data = static_cast<char*>(const_cast<void*>(from.data())) + bytes(from.dtype(), offset(n));
-                row[static_cast<std::size_t>(n)] = {from.dtype(), data, from.stride(3)};
-            }
-            rows.combine(row.data(), ones.data(), summed, size,
-                         {to.dtype(), static_cast<char*>(to.data()) + bytes(to.dtype(), target), to.stride(3)});
-        }
-    });
+        });
 }
 
 /// The keys and values of every head.
@@ -251,10 +255,8 @@ void mla_attend(Context& context, const View& q, const View& latent, const View&
     Expanded expanded(z, q.dtype());
     const AttentionOptions scaled = with_scale(options, z);
     checked_forward(function, q, expanded.keys, expanded.values, out, scaled, lse);
-    const std::initializer_list<Named> inputs = {{"latent", latent},
-                                                 {"rotary_key", rotary_key},
-                                                 {"up_key", weights.up_key},
-                                                 {"up_value", weights.up_value}};
+    const std::initializer_list<Named> inputs = {
+        {"latent", latent}, {"rotary_key", rotary_key}, {"up_key", weights.up_key}, {"up_value", weights.up_value}};
     refuse_overlaps(function, {"out", out}, inputs);
     refuse_overlaps(function, {"lse", lse}, inputs);
     expanded.fill(context, z, latent, rotary_key, weights);
@@ -278,10 +280,14 @@ void mla_attend_backward(Context& context, const View& q, const View& latent, co
                                    .dalibi_slopes = gradients.dalibi_slopes};
     checked_backward(function, q, expanded.keys, expanded.values, out, lse, dout, inner, scaled, dlse);
 
-    const Named outputs[] = {{"dq", gradients.dq},           {"dlatent", gradients.dlatent},
-                             {"drotary_key", gradients.drotary_key}, {"dup_key", gradients.dup_key},
-                             {"dup_value", gradients.dup_value},     {"dbias", gradients.dbias},
-                             {"dsinks", gradients.dsinks},   {"dalibi_slopes", gradients.dalibi_slopes}};
+    const Named outputs[] = {{"dq", gradients.dq},
+                             {"dlatent", gradients.dlatent},
+                             {"drotary_key", gradients.drotary_key},
+                             {"dup_key", gradients.dup_key},
+                             {"dup_value", gradients.dup_value},
+                             {"dbias", gradients.dbias},
+                             {"dsinks", gradients.dsinks},
+                             {"dalibi_slopes", gradients.dalibi_slopes}};
     const View like[] = {q, latent, rotary_key, weights.up_key, weights.up_value};
     for (int n = 1; n < 5; ++n) {
         if (!outputs[n].view) { continue; }
@@ -290,9 +296,18 @@ void mla_attend_backward(Context& context, const View& q, const View& latent, co
     }
     for (int n = 0; n < 8; ++n) {
         refuse_overlaps(function, outputs[n],
-                        {{"q", q}, {"latent", latent}, {"rotary_key", rotary_key}, {"up_key", weights.up_key},
-                         {"up_value", weights.up_value}, {"out", out}, {"lse", lse}, {"dout", dout}, {"dlse", dlse},
-                         {"bias", options.bias}, {"sinks", options.sinks}, {"alibi_slopes", options.alibi_slopes}});
+                        {{"q", q},
+                         {"latent", latent},
+                         {"rotary_key", rotary_key},
+                         {"up_key", weights.up_key},
+                         {"up_value", weights.up_value},
+                         {"out", out},
+                         {"lse", lse},
+                         {"dout", dout},
+                         {"dlse", dlse},
+                         {"bias", options.bias},
+                         {"sinks", options.sinks},
+                         {"alibi_slopes", options.alibi_slopes}});
         for (int other = 0; other < n; ++other) { refuse_overlaps(function, outputs[n], {outputs[other]}); }
     }
 
@@ -319,8 +334,12 @@ void mla_attend_absorbed(Context& context, const View& q, const View& cache, con
     check_output(function, "out", out, out_shape, {q.dtype(), DType::f32});
     for (const Named& output : {Named{"out", out}, Named{"lse", lse}}) {
         refuse_overlaps(function, output,
-                        {{"q", q}, {"cache", cache}, {"up_key", weights.up_key}, {"up_value", weights.up_value},
-                         {"allow", options.allow}, {"bias", options.bias}});
+                        {{"q", q},
+                         {"cache", cache},
+                         {"up_key", weights.up_key},
+                         {"up_value", weights.up_value},
+                         {"allow", options.allow},
+                         {"bias", options.bias}});
     }
     if (lse) { refuse_overlaps(function, {"lse", lse}, {{"out", out}}); }
 

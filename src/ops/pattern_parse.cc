@@ -30,7 +30,9 @@ public:
 private:
     /// a | b | c
     Pattern either() {
-        if (++depth_ > deepest) { fail("patterns::parse", "text: expected at most ", deepest, " levels of brackets, got more"); }
+        if (++depth_ > deepest) {
+            fail("patterns::parse", "text: expected at most ", deepest, " levels of brackets, got more");
+        }
         Pattern pattern = both();
         while (accept('|')) { pattern = std::move(pattern) | both(); }
         --depth_;
@@ -63,8 +65,9 @@ private:
             return pattern;
         }
         at_ = start;
-        expected("a pattern (causal, window, padding, prefix, document, strided, fixed, dilated, global, random_blocks, "
-                 "blocks, per_head or everything)");
+        expected(
+            "a pattern (causal, window, padding, prefix, document, strided, fixed, dilated, global, random_blocks, "
+            "blocks, per_head or everything)");
     }
 
     Pattern no_arguments(Pattern pattern) {
@@ -120,7 +123,9 @@ private:
                 const std::int64_t id = integer();
                 const std::int64_t count = accept('*') ? integer() : 1;
                 expect_at_least("patterns::parse", "text: count in document", count, 0);
-                if (count > most_ids - total) { fail("patterns::parse", "text: expected at most ", most_ids, " ids in document, got more"); }
+                if (count > most_ids - total) {
+                    fail("patterns::parse", "text: expected at most ", most_ids, " ids in document, got more");
+                }
                 total += count;
                 ids.insert(ids.end(), static_cast<std::size_t>(count), id);
             } while (accept(','));
@@ -209,18 +214,12 @@ private:
 };
 
 const Parser::Builder Parser::builders[12] = {
-    {"window", &Parser::window},
-    {"padding", &Parser::padding},
-    {"prefix", &Parser::prefix},
-    {"document", &Parser::document},
-    {"strided", &Parser::strided},
-    {"fixed", &Parser::fixed},
-    {"dilated", &Parser::dilated},
-    {"global", &Parser::global},
-    {"global_tokens", &Parser::global},
-    {"random_blocks", &Parser::random_blocks},
-    {"blocks", &Parser::blocks},
-    {"per_head", &Parser::per_head},
+    {"window", &Parser::window},        {"padding", &Parser::padding},
+    {"prefix", &Parser::prefix},        {"document", &Parser::document},
+    {"strided", &Parser::strided},      {"fixed", &Parser::fixed},
+    {"dilated", &Parser::dilated},      {"global", &Parser::global},
+    {"global_tokens", &Parser::global}, {"random_blocks", &Parser::random_blocks},
+    {"blocks", &Parser::blocks},        {"per_head", &Parser::per_head},
 };
 
 }  // namespace

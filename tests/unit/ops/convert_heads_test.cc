@@ -18,14 +18,18 @@ TEST(PoolHeads, MeansOfEachGroup) {
             const std::int64_t heads = 6 / groups;
             for (std::int64_t row = 0; row < groups * 2; ++row) {
                 double bias_mean = 0;
-                for (std::int64_t h = 0; h < heads; ++h) { bias_mean += get(bias, (row / 2 * heads + h) * 2 + row % 2) / static_cast<double>(heads); }
+                for (std::int64_t h = 0; h < heads; ++h) {
+                    bias_mean += get(bias, (row / 2 * heads + h) * 2 + row % 2) / static_cast<double>(heads);
+                }
                 EXPECT_NEAR(get(pooled_bias, row), bias_mean, 0x1p-8);
                 for (std::int64_t column = 0; column < 5; ++column) {
                     double mean = 0;
                     for (std::int64_t h = 0; h < heads; ++h) {
-                        mean += get(weight, ((row / 2 * heads + h) * 2 + row % 2) * 5 + column) / static_cast<double>(heads);
+                        mean += get(weight, ((row / 2 * heads + h) * 2 + row % 2) * 5 + column) /
+                                static_cast<double>(heads);
                     }
-                    EXPECT_NEAR(get(pooled.view, row * 5 + column), mean, dtype == DType::f32 || dtype == DType::f64 ? 1e-6 : 0x1p-8);
+                    EXPECT_NEAR(get(pooled.view, row * 5 + column), mean,
+                                dtype == DType::f32 || dtype == DType::f64 ? 1e-6 : 0x1p-8);
                 }
             }
             if (groups == 6) { expect_same(pooled.view, weight); }
@@ -49,7 +53,9 @@ TEST(PoolHeads, EqualHeadsGiveTheSameAttention) {
         Tensor k(DType::f32, {length, heads * size}), out(DType::f32, {1, 6, length, size});
         matmul(context, x, weight.view().permute({1, 0}), k);
         const View keys(k.as<float>(), {1, heads, length, size}, {0, size, heads * size, 1});
-        attend(context, q, keys, keys, out, {.causal = true});
+        AttentionOptions options;
+        options.causal = true;
+        attend(context, q, keys, keys, out, options);
         return out;
     };
     expect_near(attended(pooled, 2), attended(repeated, 6), 1e-6);

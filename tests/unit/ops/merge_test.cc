@@ -23,7 +23,8 @@ Result merged(Context& context, const Parts& parts, DType dtype = DType::f64) {
 }
 
 Result random_part(DType dtype, unsigned seed) {
-    return {random(dtype, {2, 3, 5, 7}, seed), random(dtype == DType::f64 ? DType::f64 : DType::f32, {2, 3, 5}, seed + 1, 3)};
+    return {random(dtype, {2, 3, 5, 7}, seed),
+            random(dtype == DType::f64 ? DType::f64 : DType::f32, {2, 3, 5}, seed + 1, 3)};
 }
 Result empty_part(DType dtype) {
     Result part = random_part(dtype, 0);
@@ -95,7 +96,8 @@ TEST(Merge, SplitKeysGiveTheWhole) {
             std::vector<std::int64_t> at_query(9), at_key;
             for (std::int64_t i = 0; i < 9; ++i) { at_query[static_cast<std::size_t>(i)] = i + 14; }
             for (std::int64_t j = begin; j < end; ++j) { at_key.push_back(j); }
-            AttentionOptions options{.causal = true};
+            AttentionOptions options;
+            options.causal = true;
             options.query_positions = View(static_cast<const std::int64_t*>(at_query.data()), {1, 9});
             options.key_positions = View(static_cast<const std::int64_t*>(at_key.data()), {1, end - begin});
             Result r{Tensor(dtype, {2, 4, 9, 6}), Tensor(DType::f64, {2, 4, 9})};
@@ -251,15 +253,22 @@ TEST(Merge, Errors) {
     EXPECT_EQ(text({a, b}, out, words), "[merge] lse: expected f32 or f64, got i32");
     Tensor memory(DType::f32, {2 * 3 * 5 * 7 + 7});
     const MutableView here(memory.as<float>(), {2, 3, 5, 7}), shifted(memory.as<float>() + 7, {2, 3, 5, 7});
-    EXPECT_EQ(text({{here, a.lse}, b}, shifted, {}), "[merge] out: expected memory apart from parts[0].out, got an overlap");
+    EXPECT_EQ(text({{here, a.lse}, b}, shifted, {}),
+              "[merge] out: expected memory apart from parts[0].out, got an overlap");
     EXPECT_EQ(text({{here, a.lse}, b}, here, {}), "");
     Gradients gradients({a, b}, DType::f32);
-    EXPECT_EQ(error_text([&] { merge_backward(context, Parts{a, b}, out, std::span(gradients.views).first(1)); }),
+    EXPECT_EQ(error_text([&] {
+                  merge_backward(context, Parts{a, b}, out, std::span(gradients.views).first(1));
+              }),
               "[merge_backward] gradients: expected 2, one for each part, got 1");
-    EXPECT_EQ(error_text([&] { merge_backward(context, Parts{a, b}, other, gradients.views); }),
+    EXPECT_EQ(error_text([&] {
+                  merge_backward(context, Parts{a, b}, other, gradients.views);
+              }),
               "[merge_backward] dout: expected [2, 3, 5, 7], got [2, 3, 5, 8]");
     gradients.views[1].dout = gradients.views[0].dout;
-    EXPECT_EQ(error_text([&] { merge_backward(context, Parts{a, b}, out, gradients.views); }),
+    EXPECT_EQ(error_text([&] {
+                  merge_backward(context, Parts{a, b}, out, gradients.views);
+              }),
               "[merge_backward] gradients[1].dout: expected memory apart from gradients[0].dout, got an overlap");
 }
 

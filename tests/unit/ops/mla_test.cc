@@ -9,12 +9,13 @@ namespace {
 /// A call with n = 5, p = 4, r = 7, v = 6; latents and rotary keys side by side in the cache.
 struct Problem {
     Tensor q, cache, up_key, up_value;
-    std::int64_t latent = 7;
+    static constexpr std::int64_t latent = 7;
     MlaWeights weights() const { return {up_key, up_value}; }
     View latents() const { return View(cache).slice(2, 0, latent); }
     View rotary() const { return View(cache).slice(2, latent, cache.shape()[2]); }
 
-    explicit Problem(DType dtype, std::int64_t batch = 2, std::int64_t queries = 5, std::int64_t keys = 9, std::int64_t p = 4)
+    explicit Problem(DType dtype, std::int64_t batch = 2, std::int64_t queries = 5, std::int64_t keys = 9,
+                     std::int64_t p = 4)
         : q(random(dtype, {batch, 3, queries, 5 + p}, 1)),
           cache(random(dtype, {batch, keys, latent + p}, 2)),
           up_key(random(dtype, {3, 5, latent}, 3, 0.5)),
@@ -55,7 +56,9 @@ Result by_hand(Context& context, const Problem& p, AttentionOptions options = {}
                         v.as<double>()[row * 6 + e] += get(p.up_value, (h * 6 + e) * p.latent + r) * c(r);
                     }
                 }
-                for (std::int64_t n = 0; n < rotary; ++n) { k.as<double>()[row * (5 + rotary) + 5 + n] = c(p.latent + n); }
+                for (std::int64_t n = 0; n < rotary; ++n) {
+                    k.as<double>()[row * (5 + rotary) + 5 + n] = c(p.latent + n);
+                }
             }
         }
     }
@@ -91,9 +94,13 @@ TEST(Mla, EveryOptionPassesThroughBothForms) {
     Context context(1);
     for (const DType dtype : {DType::f64, DType::f32}) {
         const Problem p(dtype);
-        const Tensor bias = random(DType::f32, {1, 3, 5, 9}, 10), slopes = random(DType::f32, {3}, 11), sinks = random(DType::f64, {3}, 12);
+        const Tensor bias = random(DType::f32, {1, 3, 5, 9}, 10), slopes = random(DType::f32, {3}, 11),
+                     sinks = random(DType::f64, {3}, 12);
         const std::int64_t lengths[2] = {9, 6};
-        AttentionOptions options{.scale = mla_scale(9, 1.3), .causal = true, .window = {.left = 5, .right = -1}};
+        AttentionOptions options;
+        options.scale = mla_scale(9, 1.3);
+        options.causal = true;
+        options.window.left = 5;
         options.bias = bias;
         options.alibi_slopes = slopes;
         options.sinks = sinks;
@@ -140,7 +147,8 @@ TEST(Mla, GradientsByFiniteDifferences) {
     Context context(1);
     Problem p(DType::f64);
     Tensor bias = random(DType::f64, {1, 3, 5, 9}, 10), sinks = random(DType::f64, {3}, 11);
-    AttentionOptions options{.causal = true};
+    AttentionOptions options;
+    options.causal = true;
     options.bias = bias;
     options.sinks = sinks;
     options.softcap = 5;
@@ -148,7 +156,8 @@ TEST(Mla, GradientsByFiniteDifferences) {
     const Tensor dout = random(DType::f64, p.out_shape(), 20), dlse = random(DType::f64, p.lse_shape(), 21);
     const Result r = expanded(context, p, options);
     Gradients g(p, DType::f64);
-    mla_attend_backward(context, p.q, p.latents(), p.rotary(), p.weights(), r.out, r.lse, dout, g.views(true), options, dlse);
+    mla_attend_backward(context, p.q, p.latents(), p.rotary(), p.weights(), r.out, r.lse, dout, g.views(true), options,
+                        dlse);
     const auto loss = [&] {
         const Result now = expanded(context, p, options);
         return dot(now.out, dout) + dot(now.lse, dlse);
@@ -167,7 +176,10 @@ TEST(Mla, GradientsInFloatFollowThoseInDouble) {
     for (const auto& [dtype, tolerance] : {Tolerance{DType::f32, 2e-5}, Tolerance{DType::bf16, 0.1}}) {
         const Problem p(dtype);
         Problem wide(DType::f64);
-        for (auto [to, from] : {std::pair{&wide.q, &p.q}, {&wide.cache, &p.cache}, {&wide.up_key, &p.up_key}, {&wide.up_value, &p.up_value}}) {
+        for (auto [to, from] : {std::pair{&wide.q, &p.q},
+                                {&wide.cache, &p.cache},
+                                {&wide.up_key, &p.up_key},
+                                {&wide.up_value, &p.up_value}}) {
             *to = from->to(DType::f64);
         }
         const Tensor dout = random(dtype, p.out_shape(), 20);
@@ -195,12 +207,15 @@ TEST(Mla, WhatIsHiddenNeverLeaks) {
         const Problem clean(dtype);
         Problem loud(dtype);
         for (std::int64_t s = 6; s < 9; ++s) {
-            for (std::int64_t e = 0; e < 11; ++e) { set(loud.cache, (9 + s) * 11 + e, e % 2 == 0 ? infinity : std::nan("")); }
+            for (std::int64_t e = 0; e < 11; ++e) {
+                set(loud.cache, (9 + s) * 11 + e, e % 2 == 0 ? infinity : std::nan(""));
+            }
         }
         const Tensor dout = random(dtype, clean.out_shape(), 20);
         const auto run = [&](const Problem& p, Gradients& g) {
             Result r = expanded(context, p, options);
-            mla_attend_backward(context, p.q, p.latents(), p.rotary(), p.weights(), r.out, r.lse, dout, g.views(), options);
+            mla_attend_backward(context, p.q, p.latents(), p.rotary(), p.weights(), r.out, r.lse, dout, g.views(),
+                                options);
             return r;
         };
         Gradients of_clean(clean, dtype), of_loud(loud, dtype);
@@ -250,7 +265,8 @@ TEST(Mla, AnyLayout) {
 
 TEST(Mla, NoKeysNoQueries) {
     Context context(1);
-    for (const Problem& p : {Problem(DType::f32, 2, 5, 0), Problem(DType::f32, 2, 0, 9), Problem(DType::f32, 0, 5, 9)}) {
+    for (const Problem& p :
+         {Problem(DType::f32, 2, 5, 0), Problem(DType::f32, 2, 0, 9), Problem(DType::f32, 0, 5, 9)}) {
         for (const Result& r : {expanded(context, p), absorbed(context, p)}) {
             for (std::int64_t n = 0; n < r.out.elements(); ++n) { ASSERT_EQ(get(r.out, n), 0); }
         }
@@ -279,7 +295,9 @@ TEST(Mla, Errors) {
               "[mla_attend] q: expected at least n = 5 numbers a head, the rows of up_key, got 4");
     EXPECT_EQ(text(p.q, p.latents(), p.rotary(), {w.up_key, View(p.up_value).slice(0, 0, 2)}),
               "[mla_attend] up_value: expected [3, 6, 7], got [2, 6, 7]");
-    EXPECT_EQ(text(p.q, p.latents(), p.rotary(), w, {.window = {.left = -2, .right = 0}}),
+    AttentionOptions window;
+    window.window.left = -2;
+    EXPECT_EQ(text(p.q, p.latents(), p.rotary(), w, window),
               "[mla_attend] window.left: expected -1 (unlimited) or more, got -2");
     EXPECT_EQ(text(p.q, p.cache.to(DType::bf16), p.rotary(), w), "[mla_attend] latent: expected f32, got bf16");
     EXPECT_EQ(error_text([&] { mla_attend_absorbed(context, p.q, p.latents(), w, out); }),

@@ -44,10 +44,11 @@ TEST(PatternParse, WhatDescribeWritesReadsBack) {
 }
 
 TEST(PatternParse, ListsThatDescribeSumsUp) {
-    expect_equal(parse("document(0*3, 1, 1,2*4 ; 5*9)"), document({{0, 0, 0, 1, 1, 2, 2, 2, 2}, std::vector<std::int64_t>(9, 5)}), "document");
+    expect_equal(parse("document(0*3, 1, 1,2*4 ; 5*9)"),
+                 document({{0, 0, 0, 1, 1, 2, 2, 2, 2}, std::vector<std::int64_t>(9, 5)}), "document");
     expect_equal(parse("document(;3*2)"), document({{}, {3, 3}}), "document with an empty list");
-    const BlockPair pairs[] = {{0, 0}, {1, 0}, {-1, 2}};
-    expect_equal(parse("blocks(4x6, 0:0, 1:0, -1:2)"), blocks(4, 6, pairs), "blocks");
+    const BlockPair pairs[] = {{0, 0}, {1, 0}, {2, 1}};
+    expect_equal(parse("blocks(4x6, 0:0, 1:0, 2:1)"), blocks(4, 6, pairs), "blocks");
     expect_equal(parse("random_blocks(4, 6, 2, 1)"), random_blocks(4, 6, 2, 1), "random_blocks");
 }
 
