@@ -46,9 +46,9 @@ double tolerance_of(DType dtype, std::int64_t depth) {
 
 TEST(Matmul, SizesAroundEveryBlock) {
     Context context(2);
-    for (const std::int64_t rows : {1, 5, 12, 13, 96, 97, 200}) {
-        for (const std::int64_t columns : {1, 16, 17, 63, 64, 130, 257}) {
-            for (const std::int64_t depth : {1, 7, 256, 300}) {
+    for (const std::int64_t rows : {1, 5, 13, 97}) {
+        for (const std::int64_t columns : {1, 17, 64, 130, 257}) {
+            for (const std::int64_t depth : {1, 7, 300}) {
                 const Tensor a = random(DType::f32, {1, 1, rows, depth}, 1),
                              b = random(DType::f32, {1, 1, depth, columns}, 2);
                 Tensor c(DType::f32, {1, 1, rows, columns});
