@@ -11,10 +11,10 @@ namespace heed::cpu {
 /// Sizes in 32-bit lanes.
 template <class Isa, class Product>
 struct BackwardSizes {
-    std::int64_t keys;          ///< of a block
-    std::int64_t score_depth;   ///< lanes of a row of q or k
-    std::int64_t value_depth;   ///< lanes of a row of dout or v
-    std::int64_t head_stride;   ///< of rows of dk, dq and of q as vectors
+    std::int64_t keys;         ///< of a block
+    std::int64_t score_depth;  ///< lanes of a row of q or k
+    std::int64_t value_depth;  ///< lanes of a row of dout or v
+    std::int64_t head_stride;  ///< of rows of dk, dq and of q as vectors
     std::int64_t value_stride;
     HEED_INLINE explicit BackwardSizes(const Call& call)
         : keys(call.tile_keys),
@@ -53,10 +53,10 @@ struct BackwardScratch {
     float* dx_key_pairs;  ///< [keys/2][64]
     float* k;             ///< [super_keys] packed keys
     float* v;
-    float* k_rows;        ///< pairs woven along the keys
-    float* dk;            ///< [super_keys][head_stride]
-    float* dv;            ///< [super_keys][value_stride]
-    float* dq;            ///< [group][queries][head_size], where one chunk is all
+    float* k_rows;  ///< pairs woven along the keys
+    float* dk;      ///< [super_keys][head_stride]
+    float* dv;      ///< [super_keys][value_stride]
+    float* dq;      ///< [group][queries][head_size], where one chunk is all
     ScoreScratch score;
 
     static std::size_t layout(const Call& call, std::int64_t super_keys, std::int64_t dq_floats, char* memory,
@@ -272,13 +272,15 @@ void pack_rows(const Call& call, const RowTile& tile, const BackwardScratch<Isa,
     const BackwardSizes<Isa, Product> z(call);
     const bool q_finite = pack_row_forms<Isa, Product>(call.q, tile, call.head_size, z.score_depth, z.head_stride,
                                                        scratch.staging, scratch.q_columns, scratch.q_rows);
-    const bool dout_finite = pack_row_forms<Isa, Product>(call.dout, tile, call.value_size, z.value_depth, z.value_stride,
-                                                          scratch.staging, scratch.dout_columns, scratch.dout_rows);
+    const bool dout_finite =
+        pack_row_forms<Isa, Product>(call.dout, tile, call.value_size, z.value_depth, z.value_stride, scratch.staging,
+                                     scratch.dout_columns, scratch.dout_rows);
     scratch.flags->rows_finite = q_finite && dout_finite;
     for (int r = 0; r < most_rows; ++r) {
         const double lse = r < tile.rows ? row_lse(call, tile, r) : __builtin_inf();
         scratch.lse[r] = static_cast<float>(lse);
-        scratch.lse_rest[r] = lse == __builtin_inf() ? 0.0F : static_cast<float>(lse - static_cast<double>(scratch.lse[r]));
+        scratch.lse_rest[r] =
+            lse == __builtin_inf() ? 0.0F : static_cast<float>(lse - static_cast<double>(scratch.lse[r]));
         scratch.delta[r] = 0;
     }
     row_deltas<Isa, Product>(call, tile, scratch);
@@ -301,7 +303,8 @@ void pair_rows(const RowTile& tile, std::int64_t begin, std::int64_t end, const 
             _mm512_storeu_si512(words + r, both);
         }
         for (; r + 16 <= stride; r += 16) {
-            _mm256_storeu_si256(reinterpret_cast<__m256i*>(words + r), __m256i(_mm512_cvtneps_pbh(_mm512_loadu_ps(row + r))));
+            _mm256_storeu_si256(reinterpret_cast<__m256i*>(words + r),
+                                __m256i(_mm512_cvtneps_pbh(_mm512_loadu_ps(row + r))));
         }
 #endif
         for (; r < stride; ++r) { words[r] = narrow_bf16(row[r]); }
@@ -331,7 +334,9 @@ void careful_products(const Call& call, const RowTile& tile, const KeyBlock& blo
             float* dv = scratch.dv + (offset + j) * z.value_stride;
             float* dk = scratch.dk + (offset + j) * z.head_stride;
             float* dq = scratch.dq_tile + r * z.head_stride;
-            for (std::int64_t e = 0; e < call.value_size; ++e) { dv[e] += w * element(scratch.dout_rows, z.value_stride, r, e); }
+            for (std::int64_t e = 0; e < call.value_size; ++e) {
+                dv[e] += w * element(scratch.dout_rows, z.value_stride, r, e);
+            }
             for (std::int64_t c = 0; c < call.head_size; ++c) {
                 dk[c] += dx * element(scratch.q_rows, z.head_stride, r, c);
                 dq[c] += dx * element(panel.k_rows, panel.k_rows_stride, offset + j, c);

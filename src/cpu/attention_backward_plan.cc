@@ -26,7 +26,9 @@ void clear(const MutableView& view) {
     const Shape row_major = view.shape().row_major();
     for (std::int64_t n = 0; n < total; ++n) {
         std::int64_t offset = 0;
-        for (int axis = 0; axis < view.rank(); ++axis) { offset += n / row_major[axis] % view.extent(axis) * view.stride(axis); }
+        for (int axis = 0; axis < view.rank(); ++axis) {
+            offset += n / row_major[axis] % view.extent(axis) * view.stride(axis);
+        }
         write_number(view.dtype(), view.data(), offset, 0);
     }
 }
@@ -148,10 +150,13 @@ void add_reduced(const Call& c, const BackwardPlan& plan) {
             if (g.dsinks) { add_to(g.dsinks, h * g.dsinks.stride(0), plan.sink_parts[slot]); }
             if (!g.dalibi_slopes) { continue; }
             const MutableView& slopes = g.dalibi_slopes;
-            const std::int64_t at = slopes.rank() == 2 ? (plan.first_entry + b) * slopes.stride(0) + h * slopes.stride(1)
-                                                       : h * slopes.stride(0);
+            const std::int64_t at = slopes.rank() == 2
+                                        ? (plan.first_entry + b) * slopes.stride(0) + h * slopes.stride(1)
+                                        : h * slopes.stride(0);
             double sum = 0;
-            for (std::int64_t n = 0; n < plan.most_chunks; ++n) { sum += plan.slope_parts[slot * plan.most_chunks + n]; }
+            for (std::int64_t n = 0; n < plan.most_chunks; ++n) {
+                sum += plan.slope_parts[slot * plan.most_chunks + n];
+            }
             add_to(slopes, at, sum);
         }
     }

@@ -36,7 +36,9 @@ Tensor4 plain_rows(const AnyView& view) {
     return t;
 }
 
-std::int32_t narrow(std::int64_t x) { return static_cast<std::int32_t>(std::clamp<std::int64_t>(x, -2 * far + 2, 2 * far - 2)); }
+std::int32_t narrow(std::int64_t x) {
+    return static_cast<std::int32_t>(std::clamp<std::int64_t>(x, -2 * far + 2, 2 * far - 2));
+}
 
 std::size_t cache_bytes(int name, std::size_t otherwise) {
     const long bytes = sysconf(name);
@@ -174,7 +176,9 @@ Split split_forward(const Call& c, const Sequence& s) {
     }
     split.part_keys = (s.keys + split.key_parts - 1) / split.key_parts;
     split.part_keys = (split.part_keys + c.tile_keys - 1) / c.tile_keys * c.tile_keys;
-    if (split.part_keys > 0) { split.key_parts = std::max<std::int64_t>(1, (s.keys + split.part_keys - 1) / split.part_keys); }
+    if (split.part_keys > 0) {
+        split.key_parts = std::max<std::int64_t>(1, (s.keys + split.part_keys - 1) / split.part_keys);
+    }
     return split;
 }
 
@@ -198,7 +202,8 @@ ForwardPlan plan_forward(const Call& c, detail::Pool& pool, std::int64_t value_s
                            static_cast<double>(s.queries) * static_cast<double>(s.keys);
     };
     for (std::int64_t b = 0; b < c.batch; ++b) { advance(b); }
-    char* memory = static_cast<char*>(pool.shared().at_least(partial_at + static_cast<std::size_t>(next.first_partial) * 4));
+    char* memory =
+        static_cast<char*>(pool.shared().at_least(partial_at + static_cast<std::size_t>(next.first_partial) * 4));
     auto* entries = reinterpret_cast<ForwardPlan::Entry*>(memory);
     plan.partials = reinterpret_cast<float*>(memory + partial_at);
     next = {};
@@ -235,8 +240,8 @@ int lanes_for(int rows, int widest) {
     return lanes;
 }
 
-void fill_row(const Call& c, const Sequence& s, const Keys& keys, std::int64_t b, std::int64_t head, std::int64_t i, int r,
-              RowTile& tile) {
+void fill_row(const Call& c, const Sequence& s, const Keys& keys, std::int64_t b, std::int64_t head, std::int64_t i,
+              int r, RowTile& tile) {
     const AttentionProblem& p = *c.problem;
     const AttentionOptions& o = p.options;
     const std::int64_t at = p.query_position(s, i) - keys.position_base;

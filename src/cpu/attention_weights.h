@@ -1,4 +1,5 @@
 #pragma once
+#include "cpu/attention_few_rows.h"
 #include "cpu/attention_pack.h"
 #include "cpu/attention_softmax.h"
 
@@ -12,8 +13,8 @@ template <class Isa, class Product>
 class Weights {
 public:
     /// out[r][j], row r at out + r * stride, for the tile's rows and all keys of the entry.
-    static void rows(const Call& call, const Sequence& s, const Keys& keys, const RowTile& tile, detail::Scratch& memory,
-                     std::int64_t stride, float* out) {
+    static void rows(const Call& call, const Sequence& s, const Keys& keys, const RowTile& tile,
+                     detail::Scratch& memory, std::int64_t stride, float* out) {
         const Sizes<Isa, Product> z(call);
         Buffers buffer{};
         const std::size_t bytes = layout(call, nullptr, buffer);
@@ -28,15 +29,17 @@ public:
                 KeyBlock block{.begin = j, .count = smaller(call.tile_keys, s.keys - j)};
                 block_scores<L>(call, s, keys, tile, block, buffer);
                 const std::int64_t tile_stride = tile.lanes * tile.vectors;
-                transpose_rows<Isa, L>([&](std::int64_t n) { return buffer.score.scores + n * tile_stride; }, block.count,
-                                       tile.rows, buffer.score.rows, round_up(call.tile_keys, 16));
+                transpose_rows<Isa, L>([&](std::int64_t n) { return buffer.score.scores + n * tile_stride; },
+                                       block.count, tile.rows, buffer.score.rows, round_up(call.tile_keys, 16));
                 for (int r = 0; r < tile.rows; ++r) {
                     __builtin_memcpy(out + r * stride + j, buffer.score.rows + r * round_up(call.tile_keys, 16),
                                      static_cast<std::size_t>(block.count) * 4);
                 }
             }
         });
-        for (int r = 0; r < tile.rows; ++r) { normalise(call, tile, r, s.keys, buffer.largest[r], buffer.sum[r], out + r * stride); }
+        for (int r = 0; r < tile.rows; ++r) {
+            normalise(call, tile, r, s.keys, buffer.largest[r], buffer.sum[r], out + r * stride);
+        }
     }
 
 private:
@@ -53,11 +56,11 @@ private:
         Arena arena{memory};
         const Sizes<Isa, Product> z(call);
         const auto floats = [&](std::int64_t count) { return arena.take<float>(static_cast<std::size_t>(count)); };
-        b.q = floats(z.depth * most_rows);
+        b.q = floats(larger(z.depth * most_rows, few_rows * z.key_stride));
         b.staging = floats(most_rows * z.row_lanes);
         b.largest = floats(most_rows);
         b.sum = floats(most_rows);
-        b.pack = PackScratch::take(arena, z.keys * z.depth, 0);
+        b.pack = PackScratch::take(arena, z.keys * z.key_stride, 0);
         b.score.scores = floats((z.keys + 1) * most_rows);
         b.score.add = floats(z.keys * most_rows);
         b.score.rows = floats(most_rows * round_up(z.keys, 16));
@@ -67,8 +70,8 @@ private:
 
     /// Scores of one block in powers of two, -infinity where hidden; raises largest and sum.
     template <int L>
-    static void block_scores(const Call& call, const Sequence& s, const Keys& keys, const RowTile& tile, KeyBlock& block,
-                             const Buffers& buffer) {
+    static void block_scores(const Call& call, const Sequence& s, const Keys& keys, const RowTile& tile,
+                             KeyBlock& block, const Buffers& buffer) {
         using S = Simd<Isa, L>;
         const Sizes<Isa, Product> z(call);
         const std::int64_t stride = tile.lanes * tile.vectors;
@@ -82,8 +85,13 @@ private:
         float now[most_rows];
         for (int r = 0; r < most_rows; ++r) { now[r] = negative_infinity; }
         if (sees) {
-            pack_keys<Isa, Product>(call, s, tile.head[0] / call.group, buffer.pack, block);
-            raw_scores<Isa, Product, L>(tile, block, buffer.q, z.depth, scores);
+            const bool few = tile.rows <= few_rows;
+            pack_keys<Isa, Product>(call, s, tile.head[0] / call.group, few, buffer.pack, block);
+            if (few) {
+                few_row_scores<Isa, Product>(tile, block, buffer.q, z.key_stride, scores);
+            } else {
+                raw_scores<Isa, Product, L>(tile, block, buffer.q, z.depth, scores);
+            }
             const bool dense = dense_add<Isa, L>(call, tile, keys, block, pattern, buffer.score);
             scored = adjust_scores<Isa, L>(call, tile, block, dense, scores, buffer.score.add, nullptr, now);
         }
@@ -114,16 +122,19 @@ private:
         if (call.sinks) {
             const auto sink = static_cast<float>(sink_of(call, tile.head[row]) * log2_e);
             top = largest != largest ? largest : larger(largest, sink);
-            const float before = largest == negative_infinity ? 0.0F : sum * exp2f(largest - top);
-            sum = top == negative_infinity ? 0.0F : before + exp2f(sink - top);
+            if (top != negative_infinity) {
+                sum = sum * (largest == negative_infinity ? 0.0F : exp2f(largest - top)) + exp2f(sink - top);
+            }
         }
         const float base = top == negative_infinity ? 0.0F : top;
-        const float factor = top == negative_infinity ? 0.0F : 1.0F / sum;
+        const float factor = top == negative_infinity && sum == 0 ? 0.0F : 1.0F / sum;
         std::int64_t j = 0;
         for (; j + Isa::lanes <= keys; j += Isa::lanes) {
-            S::store(out + j, S::exp2(S::load(out + j) - S::all(base)) * S::all(factor));
+            const F<Isa::lanes> x = S::load(out + j);
+            const F<Isa::lanes> w = S::exp2(x - S::all(base)) * S::all(factor);
+            S::store(out + j, x == S::all(negative_infinity) ? F<Isa::lanes>{} : w);
         }
-        for (; j < keys; ++j) { out[j] = exp2f(out[j] - base) * factor; }
+        for (; j < keys; ++j) { out[j] = out[j] == negative_infinity ? 0.0F : exp2f(out[j] - base) * factor; }
     }
 };
 
