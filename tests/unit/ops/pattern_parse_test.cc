@@ -84,5 +84,29 @@ TEST(PatternParse, ErrorsSayWhereAndWhat) {
     EXPECT_EQ(text(std::string(60, '(') + "causal" + std::string(60, ')')), "");
 }
 
+TEST(PatternParse, AnyTextIsAPatternOrAnError) {
+    const char* pieces[] = {"causal",     "window(", "global(", "per_head(", "document(", "blocks(", "random_blocks(",
+                            "everything", "(",       ")",       ",",         "&",         "|",       ";",
+                            "*",          ":",       "x",       " ",         "0",         "3",       "-1",
+                            "seed",       "\xff"};
+    std::mt19937 generator(1);
+    int accepted = 0;
+    for (int n = 0; n < 20000; ++n) {
+        std::string text;
+        for (unsigned length = generator() % 12; length > 0; --length) {
+            text += pieces[generator() % std::size(pieces)];
+        }
+        try {
+            const Pattern pattern = parse(text);
+            ++accepted;
+            const std::string described = pattern.describe();
+            if (described.find("list") == std::string::npos && described.find("pair") == std::string::npos) {
+                EXPECT_EQ(parse(described).describe(), described) << text;
+            }
+        } catch (const Error&) {}
+    }
+    EXPECT_GT(accepted, 20);
+}
+
 }  // namespace
 }  // namespace heed::testing
