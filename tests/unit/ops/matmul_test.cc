@@ -68,6 +68,7 @@ TEST(Matmul, TypesTransposesAndScattered) {
     for (const DType of_a : types) {
         for (const DType of_b : types) {
             for (const DType of_c : types) {
+                if (of_a != of_b && of_c != DType::f32) { continue; }
                 const Tensor a = random(of_a, {1, 2, 30, 41}, 1), b = random(of_b, {1, 2, 41, 70}, 2);
                 const Tensor a_turned = random(of_a, {1, 2, 41, 30}, 1), b_turned = random(of_b, {1, 2, 70, 41}, 2);
                 const Scattered a_far(a), b_far(b);
