@@ -7,6 +7,7 @@
 #include <heed/error.h>
 #include <heed/inspect.h>
 #include <heed/pattern.h>
+#include <heed/positions.h>
 #include <heed/random.h>
 #include <heed/safetensors.h>
 #include <heed/sizes.h>

@@ -14,8 +14,16 @@ struct AttentionFunctions {
                     std::span<const std::int64_t> rows, std::int64_t stride, float* narrow, double* wide);
 };
 
+struct RopeCall;
+struct RopeFunctions {
+    /// `count` tokens from `begin` on of batch entry b, all heads; positions [count].
+    void (*block)(const RopeCall& call, std::int64_t b, std::int64_t begin, std::int64_t count,
+                  const std::int64_t* positions, float* scratch);
+};
+
 struct Kernels {
     AttentionFunctions attention;
+    RopeFunctions rope;
 };
 
 extern const Kernels portable_kernels;
