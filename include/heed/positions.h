@@ -82,8 +82,8 @@ struct Llama3 {
 struct LongRope {
     double factor = 1;  ///< for A alone
     std::int64_t trained = 0;
-    std::vector<double> short_factors;
-    std::vector<double> long_factors;
+    std::vector<double> short_factors = {};
+    std::vector<double> long_factors = {};
     /// A. Absent: sqrt(1 + ln(factor)/ln(trained)) for a factor above 1.
     std::optional<double> attention_factor = {};
 };
@@ -118,7 +118,7 @@ struct Rope {
 /// Frequencies in use: pair i turns by position * frequencies[i] and is multiplied by attention_factor.
 /// Anything may be put here, such as frequencies read from a file.
 struct RopeTable {
-    std::vector<double> frequencies;
+    std::vector<double> frequencies = {};
     double attention_factor = 1;
     Pairing pairing = Pairing::halves;
 
@@ -138,7 +138,7 @@ HEED_API RopeTable rope_table(const Rope& rope, std::int64_t length = 0);
 
 struct RopeOptions {
     /// i32 or i64; [B,T], [1,T] or [T]: the position of each token, of any sign. Absent: first, first + 1, ...
-    View positions;
+    View positions = {};
     std::int64_t first = 0;
 };
 
@@ -193,7 +193,7 @@ struct SinusoidOptions {
     bool reach_base = false;
     double base = 10000;
     /// i32 or i64 [T]. Absent: first, first + 1, ...
-    View positions;
+    View positions = {};
     std::int64_t first = 0;
 };
 
@@ -229,10 +229,10 @@ struct RelativeBuckets {
 HEED_API std::int64_t relative_bucket(std::int64_t distance, const RelativeBuckets& buckets = {});
 
 struct RelativeBiasOptions {
-    RelativeBuckets buckets;
+    RelativeBuckets buckets = {};
     /// i32 or i64; [B,T] and [B,S], [1,T] and [1,S], or [T] and [S]. Absent: as in attend, by `align`.
-    View query_positions;
-    View key_positions;
+    View query_positions = {};
+    View key_positions = {};
     Align align = Align::bottom_right;
 };
 

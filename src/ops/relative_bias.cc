@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 namespace heed {
 namespace {
@@ -42,6 +43,24 @@ std::int64_t bucket_of(std::int64_t distance, const RelativeBuckets& buckets) {
     return base + std::min(n - 1, exact + static_cast<std::int64_t>(share));
 }
 
+/// The buckets of near distances, looked up; logarithms are for the far ones.
+class BucketTable {
+public:
+    explicit BucketTable(const RelativeBuckets& rule) : rule_(rule) {
+        reach_ = std::min(rule.max_distance, std::int64_t{4096});
+        for (std::int64_t d = -reach_; d <= reach_; ++d) { near_.push_back(bucket_of(d, rule)); }
+    }
+    std::int64_t operator()(std::int64_t distance) const {
+        if (distance < -reach_ || distance > reach_) { return bucket_of(distance, rule_); }
+        return near_[static_cast<std::size_t>(distance + reach_)];
+    }
+
+private:
+    RelativeBuckets rule_;
+    std::int64_t reach_ = 0;
+    std::vector<std::int64_t> near_;
+};
+
 /// A checked bias and where its queries and keys stand.
 struct Grid {
     std::int64_t batch, heads, queries, keys;
@@ -59,9 +78,9 @@ struct Grid {
     std::int64_t key(std::int64_t b, std::int64_t j) const { return key_positions ? at(key_positions, b, j) : j; }
 
     /// bucket[j] of query i against every key.
-    void buckets(std::int64_t b, std::int64_t i, const RelativeBuckets& rule, std::int64_t* bucket) const {
+    void buckets(std::int64_t b, std::int64_t i, const BucketTable& rule, std::int64_t* bucket) const {
         const std::int64_t p = query(b, i);
-        for (std::int64_t j = 0; j < keys; ++j) { bucket[j] = bucket_of(key(b, j) - p, rule); }
+        for (std::int64_t j = 0; j < keys; ++j) { bucket[j] = rule(key(b, j) - p); }
     }
 };
 
@@ -108,6 +127,7 @@ void relative_bias(Context& context, const View& table, const MutableView& bias,
     check_apart(function, "bias", bias, "query_positions", options.query_positions);
     check_apart(function, "bias", bias, "key_positions", options.key_positions);
     if (bias.shape().elements() == 0) { return; }
+    const BucketTable rule(options.buckets);
     detail::Pool& pool = context.pool();
     const auto lock = pool.lock();
     const bool large = bias.shape().elements() >= std::int64_t{1} << 14;
@@ -116,7 +136,7 @@ void relative_bias(Context& context, const View& table, const MutableView& bias,
         const std::int64_t i = row % grid.queries;
         auto* bucket = static_cast<std::int64_t*>(
             pool.scratch(worker).at_least(static_cast<std::size_t>(grid.keys) * sizeof(std::int64_t)));
-        grid.buckets(b, i, options.buckets, bucket);
+        grid.buckets(b, i, rule, bucket);
         for (std::int64_t h = 0; h < grid.heads; ++h) { reference::relative_bias_row(table, bias, b, h, i, bucket); }
     });
 }
@@ -131,6 +151,7 @@ void relative_bias_backward(Context& context, const View& dbias, const MutableVi
     check_apart(function, "dtable", dtable, "key_positions", options.key_positions);
     detail::Pool& pool = context.pool();
     const auto lock = pool.lock();
+    const BucketTable rule(options.buckets);
     // One head a task: its sums are made in one order, whoever makes them.
     const auto count = static_cast<std::size_t>(options.buckets.count);
     detail::parallel(pool, grid.heads, dbias.shape().elements() >= std::int64_t{1} << 14,
@@ -141,7 +162,7 @@ void relative_bias_backward(Context& context, const View& dbias, const MutableVi
                          std::fill_n(sum, count, 0.0);
                          for (std::int64_t b = 0; b < grid.batch; ++b) {
                              for (std::int64_t i = 0; i < grid.queries; ++i) {
-                                 grid.buckets(b, i, options.buckets, bucket);
+                                 grid.buckets(b, i, rule, bucket);
                                  reference::relative_bias_row_backward(dbias, b, h, i, bucket, sum);
                              }
                          }

@@ -47,7 +47,11 @@ RopeProblem checked(const char* function, const char* input, const View& x, cons
     if (x.data() == nullptr && x.shape().elements() > 0) { refuse(function, input, "memory", "a null pointer"); }
     check_dtype(function, input, x, {DType::f32, DType::bf16, DType::f16, DType::f64});
     check_table(function, table_name, table, x.extent(3));
-    check_output(function, output, out, x.shape(), {x.dtype(), DType::f32});
+    if (x.dtype() == DType::f32) {
+        check_output(function, output, out, x.shape(), {DType::f32});
+    } else {
+        check_output(function, output, out, x.shape(), {x.dtype(), DType::f32});
+    }
     RopeProblem problem;
     problem.in_place = same_memory(x, out);
     if (!problem.in_place && overlaps(x, out)) {
