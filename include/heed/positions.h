@@ -1,6 +1,7 @@
 #pragma once
-/// Where a token stands: rotary positions (RoPE) with every published way to reach beyond the trained length, sinusoids,
-/// learned positions, T5's relative bias, ALiBi's slopes. Letters as in <heed/attention.h>; positions count from 0.
+/// Where a token stands: rotary positions (RoPE) with every published way to reach beyond the trained length,
+/// sinusoids, learned positions, T5's relative bias, ALiBi's slopes. Letters as in <heed/attention.h>; positions count
+/// from 0.
 ///
 ///     heed::RopeTable table = heed::rope_table({.size = 128, .theta = 500000}, 8192);
 ///     heed::rope(context, q, q, table);    // in place, positions 0 .. T-1
@@ -28,10 +29,10 @@ enum class Pairing : std::uint8_t {
 
 // ---- RoPE: frequencies ---------------------------------------------------------------------------------------------
 //
-// Pair i of `size` rotated numbers turns by position * f_i, where f_i = theta^(-2i/size) unless scaled. `trained` is the
-// length that the model saw before it was stretched (original_max_position_embeddings), `factor` how much longer the
-// new length is. Each scaling changes f_i, and some multiply cos and sin by an attention factor A, so that scores grow
-// by A^2.
+// Pair i of `size` rotated numbers turns by position * f_i, where f_i = theta^(-2i/size) unless scaled. `trained` is
+// the length that the model saw before it was stretched (original_max_position_embeddings), `factor` how much longer
+// the new length is. Each scaling changes f_i, and some multiply cos and sin by an attention factor A, so that scores
+// grow by A^2.
 
 namespace rope_scaling {
 
@@ -54,8 +55,8 @@ struct DynamicNtk {
     std::int64_t trained = 0;
 };
 
-/// Pairs that turn more than beta_fast times within `trained` stay, those that turn less than beta_slow times are divided
-/// by `factor`, in between a ramp over the index i.
+/// Pairs that turn more than beta_fast times within `trained` stay, those that turn less than beta_slow times are
+/// divided by `factor`, in between a ramp over the index i.
 struct Yarn {
     double factor = 1;
     std::int64_t trained = 0;
@@ -127,8 +128,8 @@ struct RopeTable {
 
 /// The frequencies for sequences of up to `length` tokens; 0: for the trained length.
 ///
-/// Only dynamic NTK and LongRoPE look at the length. With those, queries and keys must be rotated by one table: keys kept
-/// from a shorter sequence do not fit the queries of a longer one. Three ways that are right as a sequence grows:
+/// Only dynamic NTK and LongRoPE look at the length. With those, queries and keys must be rotated by one table: keys
+/// kept from a shorter sequence do not fit the queries of a longer one. Three ways that are right as a sequence grows:
 ///   - one table for the longest length planned, from the start (the simplest, and the only one that is free);
 ///   - keep keys unrotated and rotate them anew for every step, as for caches that drop tokens;
 ///   - when rope_table gives a table that differs from the last (==), turn the kept keys over with rerotate.
@@ -157,8 +158,8 @@ HEED_API void rope_backward(Context& context, const View& dout, const MutableVie
                             const RopeOptions& options = {});
 
 /// out = rows that `from` rotated, as if `to` had rotated them: turns by position * (difference of frequencies), times
-/// the ratio of the attention factors. Both tables have the same number of pairs and the same pairing. In bf16 and f16 each
-/// pass rounds once more; keep keys unrotated where that matters.
+/// the ratio of the attention factors. Both tables have the same number of pairs and the same pairing. In bf16 and f16
+/// each pass rounds once more; keep keys unrotated where that matters.
 HEED_API void rerotate(Context& context, const View& x, const MutableView& out, const RopeTable& from,
                        const RopeTable& to, const RopeOptions& options = {});
 
@@ -171,16 +172,16 @@ struct LayerRope {
 };
 
 struct RopeConfig {
-    std::vector<LayerRope> kinds;           ///< at least one
-    std::vector<std::string> layer_types;   ///< of each layer, where the file lists them
-    std::int64_t head_size = 0;             ///< of a query (for MLA, of its rotated part)
-    std::int64_t max_positions = 0;         ///< the longest sequence the model is meant for; 0: not said
+    std::vector<LayerRope> kinds;          ///< at least one
+    std::vector<std::string> layer_types;  ///< of each layer, where the file lists them
+    std::int64_t head_size = 0;            ///< of a query (for MLA, of its rotated part)
+    std::int64_t max_positions = 0;        ///< the longest sequence the model is meant for; 0: not said
 };
 
 /// Both spellings: `rope_parameters` (also nested by layer type), and `rope_theta` with `rope_scaling`, `type` or
-/// `rope_type`; `rotary_pct`, `rotary_dim`, `rotary_emb_base`, `rope_local_base_freq` of older files. A missing theta is
-/// 10000. The text is not trusted: what is unknown and would change the result (a rope type, a setting of it) and what
-/// cannot be right is an Error that names the key.
+/// `rope_type`; `rotary_pct`, `rotary_dim`, `rotary_emb_base`, `rope_local_base_freq` of older files. A missing theta
+/// is 10000. The text is not trusted: what is unknown and would change the result (a rope type, a setting of it) and
+/// what cannot be right is an Error that names the key.
 HEED_API RopeConfig rope_from_config(std::string_view json);
 
 // ---- Sinusoids -----------------------------------------------------------------------------------------------------
@@ -207,8 +208,8 @@ struct LearnedOptions {
     bool add = false;         ///< add to what the output holds, instead of replacing it
 };
 
-/// out [B,T,d] = table [P,d] at positions [B,T] or [T], i32 or i64. A position outside the table is an Error. out has any
-/// float type.
+/// out [B,T,d] = table [P,d] at positions [B,T] or [T], i32 or i64. A position outside the table is an Error. out has
+/// any float type.
 HEED_API void learned_positions(Context& context, const View& table, const View& positions, const MutableView& out,
                                 const LearnedOptions& options = {});
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <vector>
 
 namespace heed::cpu {
 namespace {
@@ -31,7 +32,11 @@ void rope(detail::Pool& pool, const RopeProblem& p) {
     call.heads = p.x.extent(1);
     call.pairs = p.pairs();
     call.size = p.in_place ? 2 * call.pairs : p.x.extent(3);
-    call.frequencies = p.frequencies.data();
+    constexpr std::int64_t widest = 16;
+    call.padded_pairs = (call.pairs + widest - 1) / widest * widest;
+    std::vector<double> frequencies = p.frequencies;
+    frequencies.resize(static_cast<std::size_t>(call.padded_pairs));
+    call.frequencies = frequencies.data();
     for (const double f : p.frequencies) { call.largest_frequency = std::max(call.largest_frequency, std::abs(f)); }
     call.factor = p.factor;
     call.interleaved = p.pairing == Pairing::interleaved;
@@ -39,21 +44,23 @@ void rope(detail::Pool& pool, const RopeProblem& p) {
 
     const std::int64_t tokens = p.x.extent(2);
     const std::int64_t blocks = (tokens + RopeCall::block - 1) / RopeCall::block;
-    const std::size_t scratch = call.scratch_floats() * sizeof(float);
+    call.table_stride = call.interleaved ? 2 * call.padded_pairs : call.padded_pairs;
+    // Cosines, sines, and one row in float32.
+    const std::int64_t floats = 2 * RopeCall::block * call.table_stride + std::max(call.size, 2 * call.pairs);
+    const std::size_t scratch = static_cast<std::size_t>(floats) * sizeof(float);
     for (int worker = 0; worker < pool.threads(); ++worker) { pool.scratch(worker).at_least(scratch); }
     const auto kernel = instruction_set().kernels->rope.block;
     // Waking the team costs a few microseconds, which is what one core needs for so many numbers.
     constexpr std::int64_t worth_sharing = std::int64_t{1} << 16;
-    detail::parallel(pool, p.x.extent(0) * blocks, p.x.shape().elements() >= worth_sharing,
-                     [&](std::int64_t index, int worker) {
-                         const std::int64_t b = index / blocks;
-                         const std::int64_t begin = index % blocks * RopeCall::block;
-                         const std::int64_t count = std::min(RopeCall::block, tokens - begin);
-                         std::int64_t positions[RopeCall::block];
-                         for (std::int64_t r = 0; r < count; ++r) { positions[r] = p.position(b, begin + r); }
-                         kernel(call, b, begin, count, positions,
-                                static_cast<float*>(pool.scratch(worker).at_least(scratch)));
-                     });
+    detail::parallel(
+        pool, p.x.extent(0) * blocks, p.x.shape().elements() >= worth_sharing, [&](std::int64_t index, int worker) {
+            const std::int64_t b = index / blocks;
+            const std::int64_t begin = index % blocks * RopeCall::block;
+            const std::int64_t count = std::min(RopeCall::block, tokens - begin);
+            std::int64_t positions[RopeCall::block];
+            for (std::int64_t r = 0; r < count; ++r) { positions[r] = p.position(b, begin + r); }
+            kernel(call, b, begin, count, positions, static_cast<float*>(pool.scratch(worker).at_least(scratch)));
+        });
 }
 
 }  // namespace heed::cpu

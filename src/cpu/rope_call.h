@@ -18,19 +18,17 @@ struct RopeCall {
     std::int64_t heads = 0;
     std::int64_t size = 0;  ///< numbers of a row to write: all, or the rotated ones in place
     std::int64_t pairs = 0;
-    const double* frequencies = nullptr;
+    std::int64_t padded_pairs = 0;        ///< whole vectors
+    const double* frequencies = nullptr;  ///< [padded_pairs]
     double largest_frequency = 0;
     double factor = 1;
     bool interleaved = false;
-    bool heads_inside = false;  ///< the heads of a token lie closer together than the tokens of a head
+    bool heads_inside = false;      ///< the heads of a token lie closer together than the tokens of a head
+    std::int64_t table_stride = 0;  ///< cosines of a token: padded_pairs, twice that where interleaved
 
-    static constexpr std::int64_t block = 16;  ///< tokens that share a table of cosines and sines in the first-level cache
-
-    /// Cosines and sines of a block as the rows want them, and a row in float32.
-    std::size_t scratch_floats() const {
-        return static_cast<std::size_t>(block * 2 * table_row() + (size > 2 * pairs ? size : 2 * pairs));
-    }
-    std::int64_t table_row() const { return interleaved ? 2 * pairs : pairs; }
+    /// Tokens that share a table of cosines and sines. 64 of them make runs of memory long enough for the prefetcher
+    /// where each head has its own, and their table stays in the second-level cache.
+    static constexpr std::int64_t block = 64;
 };
 
 }  // namespace heed::cpu

@@ -122,10 +122,14 @@ constexpr std::array layer_types = {"full_attention", "sliding_attention", "chun
 
 /// A setting that we do not know might change every number: better refused than ignored.
 void refuse_unknown_settings(const Object& settings) {
-    static const std::set<std::string> known = {"rope_type", "type", "rope_theta", "factor", "attention_factor",
-                                                "original_max_position_embeddings", "beta_fast", "beta_slow", "mscale",
-                                                "mscale_all_dim", "truncate", "low_freq_factor", "high_freq_factor",
-                                                "short_factor", "long_factor", "partial_rotary_factor",
+    static const std::set<std::string> known = {"rope_type",        "type",
+                                                "rope_theta",       "factor",
+                                                "attention_factor", "original_max_position_embeddings",
+                                                "beta_fast",        "beta_slow",
+                                                "mscale",           "mscale_all_dim",
+                                                "truncate",         "low_freq_factor",
+                                                "high_freq_factor", "short_factor",
+                                                "long_factor",      "partial_rotary_factor",
                                                 "finetuned"};  // a remark of some YaRN files
     for (const auto& [key, value] : settings.value->items()) {
         if (!value.is_null() && !known.contains(key)) {
@@ -254,8 +258,8 @@ struct Model {
             return rope_scaling::Proportional{.share = settings.number("partial_rotary_factor", 1),
                                               .factor = settings.number("factor", 1)};
         }
-        fail(settings.name + "rope_type",
-             "default, linear, dynamic, yarn, llama3, longrope or proportional", shown(rope_type));
+        fail(settings.name + "rope_type", "default, linear, dynamic, yarn, llama3, longrope or proportional",
+             shown(rope_type));
     }
 
     LayerRope layer(const std::string& layer_type, const Object& settings) const {
@@ -288,8 +292,9 @@ bool rotates(const Object& top, const std::string& type) {
                             "rotary_emb_base", "partial_rotary_factor"}) {
         if (top.value->contains(key)) { return true; }
     }
-    constexpr std::array families = {"llama", "mistral", "mixtral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text",
-                                     "phi", "phi3", "gptj", "gpt_neox", "deepseek_v2", "deepseek_v3"};
+    constexpr std::array families = {"llama", "mistral",  "mixtral",     "qwen2",      "qwen3",
+                                     "gemma", "gemma2",   "gemma3_text", "phi",        "phi3",
+                                     "gptj",  "gpt_neox", "deepseek_v2", "deepseek_v3"};
     return std::ranges::find(families, type) != families.end();
 }
 
@@ -343,7 +348,9 @@ RopeConfig rope_from_config(std::string_view text) {
     if (const auto local = top.number("rope_local_base_freq")) {
         config.kinds = {model.layer("full_attention", settings), model.layer("sliding_attention", {&nothing, ""})};
         config.kinds[1].rope.theta = *local;
-        if (!(*local > 0) || !std::isfinite(*local)) { fail("rope_local_base_freq", "a positive number", shown(*local)); }
+        if (!(*local > 0) || !std::isfinite(*local)) {
+            fail("rope_local_base_freq", "a positive number", shown(*local));
+        }
         return config;
     }
     config.kinds = {model.layer("", settings)};

@@ -71,9 +71,10 @@ std::vector<std::int64_t> table_rows(const char* function, const View& positions
                 read_integer(p.dtype(), p.data(), (p.extent(0) == 1 ? 0 : b) * p.stride(0) + t * p.stride(1));
             const std::int64_t row = position + offset;
             if (row < 0 || row >= table_rows) {
-                refuse(function, "positions",
-                       "rows of the table, " + std::to_string(-offset) + " to " + std::to_string(table_rows - 1 - offset),
-                       std::to_string(position));
+                refuse(
+                    function, "positions",
+                    "rows of the table, " + std::to_string(-offset) + " to " + std::to_string(table_rows - 1 - offset),
+                    std::to_string(position));
             }
             rows[static_cast<std::size_t>(b * length + t)] = row;
         }

@@ -38,7 +38,8 @@ std::int64_t bucket_of(std::int64_t distance, const RelativeBuckets& buckets) {
     if (away >= buckets.max_distance) { return base + n - 1; }
     // In float32, because the models were trained with what it rounds to.
     const auto whole = static_cast<float>(exact);
-    const auto span = static_cast<float>(std::log(static_cast<double>(buckets.max_distance) / static_cast<double>(exact)));
+    const auto span =
+        static_cast<float>(std::log(static_cast<double>(buckets.max_distance) / static_cast<double>(exact)));
     const float share = std::log(static_cast<float>(away) / whole) / span * static_cast<float>(n - exact);
     return base + std::min(n - 1, exact + static_cast<std::int64_t>(share));
 }
@@ -154,23 +155,23 @@ void relative_bias_backward(Context& context, const View& dbias, const MutableVi
     const BucketTable rule(options.buckets);
     // One head a task: its sums are made in one order, whoever makes them.
     const auto count = static_cast<std::size_t>(options.buckets.count);
-    detail::parallel(pool, grid.heads, dbias.shape().elements() >= std::int64_t{1} << 14,
-                     [&](std::int64_t h, int worker) {
-                         auto* sum = static_cast<double*>(pool.scratch(worker).at_least(
-                             count * sizeof(double) + static_cast<std::size_t>(grid.keys) * sizeof(std::int64_t)));
-                         auto* bucket = reinterpret_cast<std::int64_t*>(sum + count);
-                         std::fill_n(sum, count, 0.0);
-                         for (std::int64_t b = 0; b < grid.batch; ++b) {
-                             for (std::int64_t i = 0; i < grid.queries; ++i) {
-                                 grid.buckets(b, i, rule, bucket);
-                                 reference::relative_bias_row_backward(dbias, b, h, i, bucket, sum);
-                             }
-                         }
-                         for (std::size_t n = 0; n < count; ++n) {
-                             write_number(dtable.dtype(), dtable.data(),
-                                          static_cast<std::int64_t>(n) * dtable.stride(0) + h * dtable.stride(1), sum[n]);
-                         }
-                     });
+    detail::parallel(
+        pool, grid.heads, dbias.shape().elements() >= std::int64_t{1} << 14, [&](std::int64_t h, int worker) {
+            auto* sum = static_cast<double*>(pool.scratch(worker).at_least(
+                count * sizeof(double) + static_cast<std::size_t>(grid.keys) * sizeof(std::int64_t)));
+            auto* bucket = reinterpret_cast<std::int64_t*>(sum + count);
+            std::fill_n(sum, count, 0.0);
+            for (std::int64_t b = 0; b < grid.batch; ++b) {
+                for (std::int64_t i = 0; i < grid.queries; ++i) {
+                    grid.buckets(b, i, rule, bucket);
+                    reference::relative_bias_row_backward(dbias, b, h, i, bucket, sum);
+                }
+            }
+            for (std::size_t n = 0; n < count; ++n) {
+                write_number(dtable.dtype(), dtable.data(),
+                             static_cast<std::int64_t>(n) * dtable.stride(0) + h * dtable.stride(1), sum[n]);
+            }
+        });
 }
 
 }  // namespace heed

@@ -81,8 +81,7 @@ void run(Context& context, const RopeProblem& problem) {
 
 }  // namespace
 
-void rope(Context& context, const View& x, const MutableView& out, const RopeTable& table,
-          const RopeOptions& options) {
+void rope(Context& context, const View& x, const MutableView& out, const RopeTable& table, const RopeOptions& options) {
     run(context, checked("rope", "x", x, "out", out, table, "table", options));
 }
 

@@ -107,7 +107,9 @@ struct Maker {
 
     static double yarn_attention_factor(const rope_scaling::Yarn& s) {
         const auto not_negative = [](const char* name, double value) {
-            if (!(value >= 0) || !std::isfinite(value)) { refuse(function, name, "0 or a positive number", shown(value)); }
+            if (!(value >= 0) || !std::isfinite(value)) {
+                refuse(function, name, "0 or a positive number", shown(value));
+            }
         };
         not_negative("yarn.mscale", s.mscale);
         not_negative("yarn.mscale_all_dim", s.mscale_all_dim);
@@ -157,7 +159,9 @@ struct Maker {
     }
 
     RopeTable operator()(const rope_scaling::Proportional& s) const {
-        if (!(s.share > 0 && s.share <= 1)) { refuse(function, "proportional.share", "0 < share <= 1", shown(s.share)); }
+        if (!(s.share > 0 && s.share <= 1)) {
+            refuse(function, "proportional.share", "0 < share <= 1", shown(s.share));
+        }
         const double factor = positive("proportional.factor", s.factor);
         std::vector<double> f = plain(rope.theta, rope.size);
         const auto turning = static_cast<std::size_t>(s.share * static_cast<double>(rope.size) / 2);

@@ -40,8 +40,7 @@ void learned_row_backward(const View& dout, const std::int64_t* tokens, std::int
         for (std::int64_t n = 0; n < count; ++n) {
             const std::int64_t b = tokens[n] / length;
             const std::int64_t t = tokens[n] % length;
-            sum += read_number(dout.dtype(), dout.data(),
-                               b * dout.stride(0) + t * dout.stride(1) + c * dout.stride(2));
+            sum += read_number(dout.dtype(), dout.data(), b * dout.stride(0) + t * dout.stride(1) + c * dout.stride(2));
         }
         write_number(dtable.dtype(), dtable.data(), to, sum);
     }

@@ -5,8 +5,8 @@
 
 namespace heed::reference {
 
-/// Plain loops, double sums, forward beside backward. Each does one independent slice of the work, so that the operation
-/// may share the slices out among threads without changing a bit.
+/// Plain loops, double sums, forward beside backward. Each does one independent slice of the work, so that the
+/// operation may share the slices out among threads without changing a bit.
 
 /// Row t of `out` [T,d].
 void sinusoid_row(const MutableView& out, std::int64_t t, std::int64_t position, const SinusoidOptions& options);

@@ -81,8 +81,8 @@ TEST(RopeConfig, OlderSpellings) {
     const Rope dynamic = only(rope_from_config(llama(R"("rope_scaling":{"rope_type":"dynamic","factor":2})")));
     EXPECT_EQ(std::get<DynamicNtk>(dynamic.scaling).trained, 128);
     // No factor: the longest length over the trained one.
-    const Rope yarn = only(rope_from_config(
-        llama(R"("rope_scaling":{"type":"yarn","original_max_position_embeddings":32,"finetuned":true,"truncate":false})")));
+    const Rope yarn = only(rope_from_config(llama(
+        R"("rope_scaling":{"type":"yarn","original_max_position_embeddings":32,"finetuned":true,"truncate":false})")));
     EXPECT_EQ(std::get<Yarn>(yarn.scaling).factor, 4);
     EXPECT_FALSE(std::get<Yarn>(yarn.scaling).truncate);
     // Phi-3 keeps the trained length at the top, and called the type su.
@@ -117,8 +117,11 @@ TEST(RopeConfig, TwoKindsOfLayers) {
     }
     EXPECT_EQ(nested.kinds[1].rope.theta, 10000);
     // The text model of a larger one; a type that leaves the tail of a head still.
-    const RopeConfig part = rope_from_config(R"({"model_type":"gemma3","text_config":)" + llama(
-        R"("rope_parameters":{"full_attention":{"rope_type":"proportional","partial_rotary_factor":0.25,"rope_theta":1e6}})") + "}");
+    const RopeConfig part = rope_from_config(
+        R"({"model_type":"gemma3","text_config":)" +
+        llama(
+            R"("rope_parameters":{"full_attention":{"rope_type":"proportional","partial_rotary_factor":0.25,"rope_theta":1e6}})") +
+        "}");
     EXPECT_EQ(part.kinds.at(0).rope.size, 8);
     EXPECT_EQ(rope_table(part.kinds.at(0).rope).frequencies, (std::vector<double>{1, 0, 0, 0}));
 }
@@ -129,10 +132,12 @@ TEST(RopeConfig, RefusesByName) {
         EXPECT_TRUE(text.starts_with("[rope_from_config] " + start)) << text;
     };
     refused(R"("rope_scaling":{"type":"magic"})", "rope_scaling.rope_type: expected default, linear,");
-    refused(R"("rope_scaling":{"type":"linear","factor":0})", "rope_scaling.rope_type linear: [rope_table] linear.factor:");
+    refused(R"("rope_scaling":{"type":"linear","factor":0})",
+            "rope_scaling.rope_type linear: [rope_table] linear.factor:");
     refused(R"("rope_scaling":{"type":"linear","factor":"4"})", "rope_scaling.factor: expected a number, got \"4\"");
     refused(R"("rope_scaling":{"type":"linear"})", "rope_scaling.factor: expected a number, got no such key");
-    refused(R"("rope_scaling":{"type":"linear","rope_type":"yarn","factor":2})", "rope_scaling.type: expected the same");
+    refused(R"("rope_scaling":{"type":"linear","rope_type":"yarn","factor":2})",
+            "rope_scaling.type: expected the same");
     refused(R"("rope_scaling":{"type":7})", "rope_scaling.type: expected a string, got 7");
     refused(R"("rope_scaling":[])", "rope_scaling: expected an object or null, got []");
     refused(R"("rope_scaling":{"type":"default","mrope_section":[1,2]})", "rope_scaling.\"mrope_section\": expected");
@@ -156,7 +161,8 @@ TEST(RopeConfig, RefusesByName) {
     refused(R"("rope_local_base_freq":-1)", "rope_local_base_freq: expected a positive number");
     refused(R"("rope_parameters":{"rope_type":"default"},"rope_scaling":{"type":"linear","factor":2})",
             "rope_scaling: expected none beside rope_parameters");
-    refused(R"("rope_parameters":{"middle_attention":{}})", "rope_parameters.\"middle_attention\": expected a kind of layer");
+    refused(R"("rope_parameters":{"middle_attention":{}})",
+            "rope_parameters.\"middle_attention\": expected a kind of layer");
     refused(R"("layer_types":[1])", "layer_types: expected a list of strings, got 1 in it");
 }
 
@@ -174,7 +180,8 @@ TEST(RopeConfig, HostileText) {
     refused("{\"rope_theta\":1e999}", "json: expected JSON");
     refused("{\"model_type\":\"" + std::string(1000, 'x') + "\"}", "rope_theta, rope_scaling or rope_parameters");
     refused(R"({"rope_theta":1e4})", "hidden_size: expected a whole number, or head_dim, got no such key");
-    refused(R"({"rope_theta":1e4,"hidden_size":10,"num_attention_heads":3})", "num_attention_heads: expected a divisor");
+    refused(R"({"rope_theta":1e4,"hidden_size":10,"num_attention_heads":3})",
+            "num_attention_heads: expected a divisor");
     refused(R"({"rope_theta":1e4,"head_dim":1e18})", "head_dim: expected a whole number from 1 to 1048576");
 }
 

@@ -129,23 +129,21 @@ TEST(LearnedPositions, Refuses) {
                    error_of([&] { learned_positions(context, table, View(before, {2}), out, {.offset = 2}); }));
     expect_refused("[learned_positions] positions: expected [B,T] or [T], got none",
                    error_of([&] { learned_positions(context, table, View(), out); }));
-    expect_refused("[learned_positions] out: expected [1, 2, 5], got [1, 2, 4]", error_of([&] {
-                       learned_positions(context, table, View(beyond, {2}), out.view().slice(2, 0, 4));
-                   }));
+    expect_refused("[learned_positions] out: expected [1, 2, 5], got [1, 2, 4]",
+                   error_of([&] { learned_positions(context, table, View(beyond, {2}), out.view().slice(2, 0, 4)); }));
     Tensor dtable(DType::bf16, {10, 5});
-    expect_refused("[learned_positions_backward] dtable: expected f32 or f64, got bf16", error_of([&] {
-                       learned_positions_backward(context, out, View(beyond, {2}), dtable);
-                   }));
+    expect_refused("[learned_positions_backward] dtable: expected f32 or f64, got bf16",
+                   error_of([&] { learned_positions_backward(context, out, View(beyond, {2}), dtable); }));
 }
 
 // ---- T5's relative bias
 
 TEST(RelativeBias, PublishedBuckets) {
-    const std::pair<int, int> bidirectional[] = {{-200, 15}, {-128, 15}, {-64, 14}, {-32, 12}, {-16, 10}, {-12, 9}, {-9, 8},
-                                                 {-8, 8},    {-7, 7},    {-1, 1},   {0, 0},    {1, 17},   {7, 23},  {8, 24},
-                                                 {12, 25},   {16, 26},   {32, 28},  {64, 30},  {128, 31}};
+    const std::pair<int, int> bidirectional[] = {
+        {-200, 15}, {-128, 15}, {-64, 14}, {-32, 12}, {-16, 10}, {-12, 9}, {-9, 8},  {-8, 8},  {-7, 7},  {-1, 1},
+        {0, 0},     {1, 17},    {7, 23},   {8, 24},   {12, 25},  {16, 26}, {32, 28}, {64, 30}, {128, 31}};
     for (const auto& [distance, bucket] : bidirectional) { EXPECT_EQ(relative_bucket(distance), bucket) << distance; }
-    const std::pair<int, int> causal[] = {{0, 0},   {15, 15}, {16, 16}, {17, 16}, {20, 17},
+    const std::pair<int, int> causal[] = {{0, 0},   {15, 15}, {16, 16},  {17, 16}, {20, 17},
                                           {32, 21}, {64, 26}, {127, 31}, {128, 31}};
     for (const auto& [distance, bucket] : causal) {
         EXPECT_EQ(relative_bucket(-distance, {.bidirectional = false}), bucket) << distance;
@@ -156,7 +154,8 @@ TEST(RelativeBias, PublishedBuckets) {
 }
 
 TEST(RelativeBias, BucketsNeverDecreaseWithDistance) {
-    for (const RelativeBuckets& rule : {RelativeBuckets{}, RelativeBuckets{6, 200, false}, RelativeBuckets{64, 100000, true}}) {
+    for (const RelativeBuckets& rule :
+         {RelativeBuckets{}, RelativeBuckets{6, 200, false}, RelativeBuckets{64, 100000, true}}) {
         std::int64_t last = 0;
         for (std::int64_t d = 0; d < 200000; d += 1 + d / 50) {
             const std::int64_t bucket = relative_bucket(-d, rule);
@@ -226,14 +225,14 @@ TEST(RelativeBias, Refuses) {
     Tensor other(DType::f32, {1, 2, 4, 4});
     expect_refused("[relative_bucket] buckets.count: expected an even number from 4 to 2^30, got 7",
                    error_of([&] { static_cast<void>(relative_bucket(0, {.count = 7})); }));
-    expect_refused("[relative_bucket] buckets.max_distance: expected more than the 16 distances",
-                   error_of([&] { static_cast<void>(relative_bucket(0, {.max_distance = 16, .bidirectional = false})); }));
+    expect_refused("[relative_bucket] buckets.max_distance: expected more than the 16 distances", error_of([&] {
+                       static_cast<void>(relative_bucket(0, {.max_distance = 16, .bidirectional = false}));
+                   }));
     expect_refused("[relative_bias] table: expected [32, 2], got [32, 3]",
                    error_of([&] { relative_bias(context, table, other); }));
     const std::int64_t positions[] = {0, 1, 2};
-    expect_refused("[relative_bias] query_positions: expected [1, 4] or [4], got [3]", error_of([&] {
-                       relative_bias(context, table, bias, {.query_positions = View(positions, {3})});
-                   }));
+    expect_refused("[relative_bias] query_positions: expected [1, 4] or [4], got [3]",
+                   error_of([&] { relative_bias(context, table, bias, {.query_positions = View(positions, {3})}); }));
     expect_refused("[relative_bias_backward] dbias: expected 4 axes", error_of([&] {
                        Tensor dtable(DType::f32, {32, 3});
                        relative_bias_backward(context, table, dtable);
@@ -246,7 +245,9 @@ TEST(Alibi, PublishedSlopes) {
     const auto expect = [](std::int64_t heads, const std::vector<double>& expected) {
         const std::vector<double> slopes = alibi_slopes(heads);
         ASSERT_EQ(slopes.size(), expected.size());
-        for (std::size_t h = 0; h < slopes.size(); ++h) { EXPECT_NEAR(slopes[h], expected[h], 1e-6) << heads << " " << h; }
+        for (std::size_t h = 0; h < slopes.size(); ++h) {
+            EXPECT_NEAR(slopes[h], expected[h], 1e-6) << heads << " " << h;
+        }
     };
     const std::vector<double> eight = {0.5, 0.25, 0.125, 0.0625, 0.03125, 0.015625, 0.0078125, 0.00390625};
     expect(8, eight);

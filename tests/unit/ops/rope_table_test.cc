@@ -55,7 +55,7 @@ TEST(RopeTable, YarnBlendsByIndex) {
     for (const auto& [i, ratio] : ratios) {
         EXPECT_NEAR(table.frequencies[i] / plain.frequencies[i], ratio, 1e-12) << i;
     }
-    EXPECT_LT(table.frequencies[21], plain.frequencies[21]);     // the ramp begins at 20
+    EXPECT_LT(table.frequencies[21], plain.frequencies[21]);       // the ramp begins at 20
     EXPECT_GT(table.frequencies[45], plain.frequencies[45] / 16);  // and ends at 46
 
     const RopeTable deepseek = rope_table({.size = 64, .scaling = Yarn{.factor = 40, .trained = 4096}});
@@ -100,9 +100,13 @@ TEST(RopeTable, YarnRampNeverTurnsAround) {
 TEST(RopeTable, FactorOneChangesNothing) {
     const RopeTable plain = rope_table({.size = 64, .theta = 500000});
     const std::vector<double> ones(32, 1);
-    const RopeScaling scalings[] = {
-        Linear{1}, Ntk{1}, DynamicNtk{1, 4096}, Yarn{.factor = 1, .trained = 4096}, Llama3{.factor = 1, .trained = 4096},
-        LongRope{.factor = 1, .trained = 4096, .short_factors = ones, .long_factors = ones}, Proportional{}};
+    const RopeScaling scalings[] = {Linear{1},
+                                    Ntk{1},
+                                    DynamicNtk{1, 4096},
+                                    Yarn{.factor = 1, .trained = 4096},
+                                    Llama3{.factor = 1, .trained = 4096},
+                                    LongRope{.factor = 1, .trained = 4096, .short_factors = ones, .long_factors = ones},
+                                    Proportional{}};
     for (const RopeScaling& scaling : scalings) {
         const RopeTable table = rope_table({.size = 64, .theta = 500000, .scaling = scaling}, 4096);
         EXPECT_EQ(table.attention_factor, 1) << name_of(scaling);
@@ -119,8 +123,8 @@ TEST(RopeTable, Llama3) {
         if (i <= 28) { EXPECT_DOUBLE_EQ(table.frequencies[i], plain.frequencies[i]) << i; }
         if (i >= 35) { EXPECT_DOUBLE_EQ(table.frequencies[i], plain.frequencies[i] / 8) << i; }
     }
-    const double expected[] = {0.003211446,    0.0021665708,  0.0013718936,  0.00085675141,
-                               0.00052484616,  0.00031269375, 0.00017850781, 9.5562124e-05};
+    const double expected[] = {0.003211446,   0.0021665708,  0.0013718936,  0.00085675141,
+                               0.00052484616, 0.00031269375, 0.00017850781, 9.5562124e-05};
     for (std::size_t i = 0; i < 8; ++i) { EXPECT_NEAR(table.frequencies[28 + i] / expected[i], 1, 2e-7) << 28 + i; }
 }
 
@@ -141,7 +145,8 @@ TEST(RopeTable, ProportionalStopsTheTail) {
 }
 
 TEST(RopeTable, RefusesBadValuesByName) {
-    const auto refused = [](const Rope& rope, const std::string& name, const std::string& got, std::int64_t length = 0) {
+    const auto refused = [](const Rope& rope, const std::string& name, const std::string& got,
+                            std::int64_t length = 0) {
         const std::string text = error_of([&] { rope_table(rope, length); });
         EXPECT_TRUE(text.starts_with("[rope_table] " + name + ": expected ")) << text;
         EXPECT_TRUE(text.ends_with(", got " + got)) << text;
@@ -169,13 +174,15 @@ TEST(RopeTable, RefusesBadValuesByName) {
     refused({.size = 8, .scaling = Yarn{.factor = 2, .trained = 10, .mscale = -1}}, "yarn.mscale", "-1");
     refused({.size = 8, .theta = 1, .scaling = Yarn{.factor = 2, .trained = 10}}, "yarn: rope.theta", "1");
     refused({.size = 8, .scaling = Llama3{.factor = 0}}, "llama3.factor", "0");
-    refused({.size = 8, .scaling = Llama3{.low_freq_factor = 4, .high_freq_factor = 4}}, "llama3.high_freq_factor", "4");
+    refused({.size = 8, .scaling = Llama3{.low_freq_factor = 4, .high_freq_factor = 4}}, "llama3.high_freq_factor",
+            "4");
     refused({.size = 8, .scaling = LongRope{.trained = 10, .short_factors = {1, 1, 1}, .long_factors = {1, 1, 1, 1}}},
             "longrope.short_factors", "3");
     refused({.size = 4, .scaling = LongRope{.trained = 10, .short_factors = {1, 1}, .long_factors = {1, 0}}},
             "longrope.long_factors[1]", "0");
-    refused({.size = 4, .scaling = LongRope{.factor = 2, .trained = 1, .short_factors = {1, 1}, .long_factors = {1, 1}}},
-            "longrope.trained", "1");
+    refused(
+        {.size = 4, .scaling = LongRope{.factor = 2, .trained = 1, .short_factors = {1, 1}, .long_factors = {1, 1}}},
+        "longrope.trained", "1");
     refused({.size = 8, .scaling = Proportional{.share = 0}}, "proportional.share", "0");
     refused({.size = 8, .theta = 1e-308, .scaling = Linear{1e-300}}, "rope", "inf");
 }

@@ -1,4 +1,5 @@
-/// The rotation: published numbers, identities, gradients, every type and layout, every instruction set, what is refused.
+/// The rotation: published numbers, identities, gradients, every type and layout, every instruction set, what is
+/// refused.
 #include <heed/positions.h>
 
 #include <gtest/gtest.h>
@@ -76,14 +77,17 @@ TEST(Rope, NormsAreKeptAndRotationsAdd) {
     const Tensor once = rotated(x, table, {.first = 17});
     for (std::int64_t row = 0; row < 6; ++row) {
         for (std::int64_t i = 0; i < 16; ++i) {
-            const auto norm = [&](const Tensor& t) { return std::hypot(at(t, row * 32 + i), at(t, row * 32 + i + 16)); };
+            const auto norm = [&](const Tensor& t) {
+                return std::hypot(at(t, row * 32 + i), at(t, row * 32 + i + 16));
+            };
             EXPECT_NEAR(norm(once), norm(x), 1e-14);
         }
     }
     const std::int64_t seven[] = {7, 7, 7};
     const std::int64_t ten[] = {10, 10, 10};
     const std::int64_t both[] = {17, 17, 17};
-    const Tensor twice = rotated(rotated(x, table, {.positions = View(seven, {3})}), table, {.positions = View(ten, {3})});
+    const Tensor twice =
+        rotated(rotated(x, table, {.positions = View(seven, {3})}), table, {.positions = View(ten, {3})});
     const Tensor sum = rotated(x, table, {.positions = View(both, {3})});
     for (std::int64_t n = 0; n < x.elements(); ++n) { EXPECT_NEAR(at(twice, n), at(sum, n), 1e-13); }
 }
@@ -124,8 +128,8 @@ TEST(Rope, BackwardIsTheInverseTimesTheFactorSquared) {
 TEST(Rope, BackwardMatchesFiniteDifferences) {
     Context context(1);
     for (const Pairing pairing : {Pairing::halves, Pairing::interleaved}) {
-        RopeTable table = rope_table(
-            {.size = 8, .pairing = pairing, .scaling = rope_scaling::Yarn{.factor = 4, .trained = 64}});
+        RopeTable table =
+            rope_table({.size = 8, .pairing = pairing, .scaling = rope_scaling::Yarn{.factor = 4, .trained = 64}});
         Tensor x = noise(DType::f64, {1, 2, 3, 10});
         const Tensor dout = noise(DType::f64, x.shape(), 9);
         Tensor dx(DType::f64, x.shape());
@@ -211,7 +215,9 @@ void compare(DType dtype, DType out_dtype, Pairing pairing, std::int64_t rotary,
     };
     const std::int64_t far = std::int64_t{1} << 40;
     std::vector<std::int64_t> positions(B * T);
-    for (std::int64_t n = 0; n < B * T; ++n) { positions[static_cast<std::size_t>(n)] = n % 5 == 4 ? far + n : 31 * n - 300; }
+    for (std::int64_t n = 0; n < B * T; ++n) {
+        positions[static_cast<std::size_t>(n)] = n % 5 == 4 ? far + n : 31 * n - 300;
+    }
 
     Context context(3);
     Tensor x = noise(dtype, memory);
@@ -285,7 +291,8 @@ TEST(Rope, PositionsAsListAndAsBatch) {
     const std::int32_t list[] = {5, 6, 7};
     const std::int64_t batch[] = {5, 6, 7, 5, 6, 7};
     const Tensor expected = rotated(x, table, {.first = 5});
-    for (const View& positions : {View(list, {3}), View(list, {1, 3}), View(batch, {2, 3}), View(list, {2, 3}, {0, 1})}) {
+    for (const View& positions :
+         {View(list, {3}), View(list, {1, 3}), View(batch, {2, 3}), View(list, {2, 3}, {0, 1})}) {
         const Tensor out = rotated(x, table, {.positions = positions});
         EXPECT_EQ(std::memcmp(out.data(), expected.data(), out.bytes()), 0) << to_string(positions.shape());
     }
@@ -323,8 +330,9 @@ TEST(Rope, RefusesBadCallsByName) {
     const MutableView all = x.view();
     refused("[rope] x: expected a tensor of 4 axes, got none", [&] { rope(context, View(), out, table); });
     refused("[rope] x: expected 4 axes", [&] { rope(context, View(floats, {6}), out, table); });
-    refused("[rope] x: expected f32 or bf16 or f16 or f64, got i64",
-            [&] { rope(context, View(positions, {1, 1, 1, 8}), out, table); });
+    refused("[rope] x: expected f32 or bf16 or f16 or f64, got i64", [&] {
+        rope(context, View(positions, {1, 1, 1, 8}), out, table);
+    });
     refused("[rope] table: expected 1 to 4 frequencies for heads of size 8, got 5",
             [&] { rope(context, x, out, table_of(10)); });
     refused("[rope] table: expected 1 to 4 frequencies", [&] { rope(context, x, out, RopeTable()); });
@@ -342,8 +350,9 @@ TEST(Rope, RefusesBadCallsByName) {
             [&] { rope(context, all.slice(2, 0, 5), all.slice(2, 1, 6), table); });
     refused("[rope] positions: expected [2, 6] or [6], got [5]",
             [&] { rope(context, x, out, table, {.positions = View(positions, {5})}); });
-    refused("[rope] positions: expected [2, 6] or [6], got [3, 4]",
-            [&] { rope(context, x, out, table, {.positions = View(positions, {3, 4})}); });
+    refused("[rope] positions: expected [2, 6] or [6], got [3, 4]", [&] {
+        rope(context, x, out, table, {.positions = View(positions, {3, 4})});
+    });
     refused("[rope] positions: expected i64 or i32, got f32",
             [&] { rope(context, x, out, table, {.positions = View(floats, {6})}); });
     refused("[rope] positions: expected positions within 2^53, got 9007199254740993",
