@@ -29,6 +29,7 @@ int run(int count, char** arguments) {
     app.require_subcommand(1);
     add_attend(app);
     add_explain(app);
+    add_positions(app);
     add_size(app);
     add_walkthrough(app);
     app.footer(
@@ -36,6 +37,7 @@ int run(int count, char** arguments) {
         "  heed walkthrough                                  a small example, every number of it\n"
         "  heed attend in.safetensors --out out.safetensors  attention on tensors from a file\n"
         "  heed explain --shape 1,32,8,4096,4096,128 --causal --dtype bf16\n"
+        "  heed positions --svg rope.svg                     rotary frequencies and their scalings, drawn\n"
         "  heed size llama-3-8b                              parameters, operations, cache\n\n"
         "heed COMMAND --help has the options and examples of a command.\n"
         "Exit codes: 0 done, 2 arguments or files that cannot be used, 1 anything else.");
@@ -52,7 +54,7 @@ int run(int count, char** arguments) {
         fmt::print("{}\n", version.what());
     } catch (const CLI::RequiredError& error) {
         if (!app.get_subcommands().empty()) { return complain(who(), error.what(), bad_input); }
-        return complain("heed", "expected a command: attend, explain, size or walkthrough (see heed --help)", bad_input);
+        return complain("heed", "expected a command: attend, explain, positions, size or walkthrough (see heed --help)", bad_input);
     } catch (const CLI::ParseError& error) {
         return complain(who(), error.what(), bad_input);
     } catch (const UsageError& error) {
