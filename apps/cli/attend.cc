@@ -6,10 +6,10 @@
 #include <filesystem>
 #include <memory>
 
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
 #include <heed/inspect.h>
 #include <heed/safetensors.h>
+#include <CLI/CLI.hpp>
 
 #include "options.h"
 #include "text.h"
@@ -27,9 +27,21 @@ struct Arguments {
     Settings settings;
 };
 
-constexpr std::array input_names = {"q",         "k",           "v",           "bias",          "mask",
-                                    "sinks",     "key_lengths", "query_lengths", "alibi_slopes",  "cu_seqlens_q",
-                                    "cu_seqlens_k", "dropout_keep", "dout",      "dlse",          "query_positions",
+constexpr std::array input_names = {"q",
+                                    "k",
+                                    "v",
+                                    "bias",
+                                    "mask",
+                                    "sinks",
+                                    "key_lengths",
+                                    "query_lengths",
+                                    "alibi_slopes",
+                                    "cu_seqlens_q",
+                                    "cu_seqlens_k",
+                                    "dropout_keep",
+                                    "dout",
+                                    "dlse",
+                                    "query_positions",
                                     "key_positions"};
 /// Results, as golden files carry them beside the inputs: not read.
 constexpr std::array result_names = {"out", "lse", "weights", "dq", "dk", "dv", "dbias", "dsinks", "dalibi_slopes"};
@@ -43,9 +55,10 @@ Settings read_spec(const SafetensorsFile& file, const std::string& path) {
     if (!spec.is_object()) { throw UsageError(source + ": expected a JSON object, got " + describe(spec)); }
     for (const auto& [key, value] : spec.items()) {
         if (!read_setting(source, key, value, settings)) {
-            throw UsageError(fmt::format("{}: unknown key '{}'; expected scale, softcap, causal, align, window, alibi, "
-                                         "bias, mask, lengths, sinks, dropout, seed or offset",
-                                         source, key));
+            throw UsageError(
+                fmt::format("{}: unknown key '{}'; expected scale, softcap, causal, align, window, alibi, "
+                            "bias, mask, lengths, sinks, dropout, seed or offset",
+                            source, key));
         }
     }
     return settings;
@@ -98,9 +111,10 @@ private:
         dtype = arguments.dtype.empty() ? q.dtype() : parse_dtype("--dtype", arguments.dtype);
         for (Tensor* tensor : {&q, &k, &v}) {
             if (arguments.dtype.empty() && tensor->dtype() != dtype) {
-                throw UsageError(fmt::format("{}: expected one type for q, k and v, got {}, {} and {}; choose one with "
-                                             "--dtype",
-                                             arguments.in, name_of(q.dtype()), name_of(k.dtype()), name_of(v.dtype())));
+                throw UsageError(
+                    fmt::format("{}: expected one type for q, k and v, got {}, {} and {}; choose one with "
+                                "--dtype",
+                                arguments.in, name_of(q.dtype()), name_of(k.dtype()), name_of(v.dtype())));
             }
             if (tensor->dtype() != dtype) { *tensor = tensor->to(dtype); }
         }
@@ -113,7 +127,8 @@ private:
         const auto used = [&](const char* name, const std::optional<bool>& wanted) {
             const bool there = file.contains(name);
             if (wanted.value_or(false) && !there) {
-                throw UsageError(fmt::format("{}: the spec asks for a tensor {}, which is not there", arguments.in, name));
+                throw UsageError(
+                    fmt::format("{}: the spec asks for a tensor {}, which is not there", arguments.in, name));
             }
             if (there && !wanted.value_or(true)) { unused.emplace_back(name); }
             return there && wanted.value_or(true);
@@ -128,7 +143,8 @@ private:
         const bool no_lengths = settings.lengths == false;
         const std::optional<bool> keys_needed = settings.lengths == true && !file.contains("query_lengths")
                                                     ? settings.lengths
-                                                    : no_lengths ? std::optional(false) : std::nullopt;
+                                                : no_lengths ? std::optional(false)
+                                                             : std::nullopt;
         if (used("key_lengths", keys_needed)) { options.key_lengths = key_lengths = file.tensor("key_lengths"); }
         if (used("query_lengths", no_lengths ? std::optional(false) : std::nullopt)) {
             options.query_lengths = query_lengths = file.tensor("query_lengths");

@@ -79,8 +79,8 @@ private:
 };
 
 Tensor read_tokens(const std::string& name, const Json& value) {
-    const bool batch = value.is_array() && !value.empty() && value[0].is_array() && !value[0].empty() &&
-                       value[0][0].is_array();
+    const bool batch =
+        value.is_array() && !value.empty() && value[0].is_array() && !value[0].empty() && value[0][0].is_array();
     const NumberReader x(name, value, batch ? 3 : 2);
     return batch ? x.tensor({x.extent(0), x.extent(1), x.extent(2)}) : x.tensor({1, x.extent(0), x.extent(1)});
 }
@@ -140,11 +140,11 @@ Example read_example(const std::string& path) {
             if (!value.is_string()) { throw UsageError(name + ": expected a string, got " + describe(value)); }
             example.title = printable(value.get<std::string>());
         } else if (key == "tokens") {
-            const bool strings = value.is_array() && std::all_of(value.begin(), value.end(), [](const Json& t) {
-                                     return t.is_string();
-                                 });
+            const bool strings = value.is_array() &&
+                                 std::all_of(value.begin(), value.end(), [](const Json& t) { return t.is_string(); });
             if (!strings || static_cast<std::int64_t>(value.size()) != tokens) {
-                throw UsageError(fmt::format("{}: expected {} strings, one a token, got {}", name, tokens, describe(value)));
+                throw UsageError(
+                    fmt::format("{}: expected {} strings, one a token, got {}", name, tokens, describe(value)));
             }
             for (std::size_t n = 0; n < value.size(); ++n) { example.tokens[n] = label(value[n].get<std::string>()); }
         } else if (key == "wq") {
@@ -168,12 +168,14 @@ Example read_example(const std::string& path) {
         } else if (key == "bias" && value.is_array()) {
             example.bias = read_square(name, value, tokens).tensor({1, 1, tokens, tokens});
         } else if (key == "mask" || key == "bias") {
-            throw UsageError(fmt::format("{}: expected a {} x {} array, got {}", name, tokens, tokens, describe(value)));
+            throw UsageError(
+                fmt::format("{}: expected a {} x {} array, got {}", name, tokens, tokens, describe(value)));
         } else if (key == "lengths" || key == "sinks" || !read_setting(path, key, value, example.settings)) {
-            throw UsageError(fmt::format("{}: unknown key '{}'; expected title, tokens, x, wq, wk, wv, wo, heads, "
-                                         "kv_heads, scale, softcap, bias, alibi, causal, align, window, mask, dropout, "
-                                         "seed or offset",
-                                         path, key));
+            throw UsageError(
+                fmt::format("{}: unknown key '{}'; expected title, tokens, x, wq, wk, wv, wo, heads, "
+                            "kv_heads, scale, softcap, bias, alibi, causal, align, window, mask, dropout, "
+                            "seed or offset",
+                            path, key));
         }
     }
     return example;

@@ -122,14 +122,17 @@ void explain_command(const Arguments& arguments) {
 void add_explain(CLI::App& app) {
     CLI::App* command = app.add_subcommand("explain", "Which kernel would run, and why not the others");
     const auto arguments = std::make_shared<heed::cli::Arguments>();
-    command->add_option("--shape", arguments->shape, "B,H,G,T,S,D[,E]: batch, query heads, key/value heads, queries, keys, head size, value size")
+    command
+        ->add_option("--shape", arguments->shape,
+                     "B,H,G,T,S,D[,E]: batch, query heads, key/value heads, queries, keys, head size, value size")
         ->type_name("SIZES")
         ->required();
     command->add_option("--dtype", arguments->dtype, "f32 (default), bf16, f16 or f64")->type_name("TYPE");
     command->add_flag("--json", arguments->json, "Print JSON");
     heed::cli::add_kernel(*command, arguments->kernel);
     heed::cli::add_settings(*command, arguments->settings);
-    command->add_option("--bias", arguments->bias, "A bias: full [B,H,T,S], head [1,H,T,S], one [1,1,T,S], key [B,1,1,S]")
+    command
+        ->add_option("--bias", arguments->bias, "A bias: full [B,H,T,S], head [1,H,T,S], one [1,1,T,S], key [B,1,1,S]")
         ->type_name("KIND")
         ->group("Attention");
     command->add_flag("--mask", arguments->mask, "A mask [B,1,T,S]")->group("Attention");

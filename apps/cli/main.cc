@@ -4,9 +4,9 @@
 #include <new>
 #include <string>
 
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
 #include <heed/error.h>
+#include <CLI/CLI.hpp>
 
 #include "text.h"
 
@@ -18,8 +18,22 @@ constexpr int failure = 1;    // everything else
 
 /// One line, whatever the message holds.
 int complain(const std::string& who, const std::string& what, int code) {
-    fmt::print(stderr, "{}: {}\n", who, printable(what));
+    constexpr std::size_t longest = 1000;
+    const std::string line = printable(what.substr(0, longest));
+    fmt::print(stderr, "{}: {}{}\n", who, line, what.size() > longest ? " ..." : "");
     return code;
+}
+
+/// CLI11 leaves two blank lines between groups.
+std::string tidy(std::string help) {
+    for (std::size_t at = 0; (at = help.find("\n\n\n", at)) != std::string::npos;) { help.erase(at, 1); }
+    return help;
+}
+
+/// Why no command was found: none was given, or none is called that.
+std::string no_command(int count, char** arguments) {
+    const std::string expected = "expected a command: attend, explain, positions, size or walkthrough (see heed --help)";
+    return count < 2 ? expected : expected + ", got '" + arguments[1] + "'";
 }
 
 int run(int count, char** arguments) {
@@ -48,26 +62,21 @@ int run(int count, char** arguments) {
     try {
         app.parse(count, arguments);
     } catch (const CLI::CallForHelp&) {
-        const auto chosen = app.get_subcommands();
-        fmt::print("{}", chosen.empty() ? app.help() : chosen.front()->help());
+        fmt::print("{}", tidy(app.help()));
     } catch (const CLI::CallForVersion& version) {
         fmt::print("{}\n", version.what());
     } catch (const CLI::RequiredError& error) {
         if (!app.get_subcommands().empty()) { return complain(who(), error.what(), bad_input); }
-        return complain("heed", "expected a command: attend, explain, positions, size or walkthrough (see heed --help)", bad_input);
+        return complain("heed", no_command(count, arguments), bad_input);
     } catch (const CLI::ParseError& error) {
         return complain(who(), error.what(), bad_input);
-    } catch (const UsageError& error) {
-        return complain(who(), error.what(), bad_input);
-    } catch (const Error& error) {
+    } catch (const UsageError& error) { return complain(who(), error.what(), bad_input); } catch (const Error& error) {
         return complain(who(), error.what(), bad_input);
     } catch (const FileError& error) {
         return complain(who(), error.what(), bad_input);
     } catch (const std::bad_alloc&) {
         return complain(who(), "out of memory", failure);
-    } catch (const std::exception& error) {
-        return complain(who(), error.what(), failure);
-    }
+    } catch (const std::exception& error) { return complain(who(), error.what(), failure); }
     if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
         return complain(who(), "cannot write to standard output", failure);
     }

@@ -24,9 +24,10 @@ constexpr std::array heat_colours = {234, 52, 88, 124, 160, 202, 208, 214, 220, 
 constexpr std::size_t white_text_up_to = 5;
 constexpr std::string_view heat_letters = " .:-=+*#%@";
 
+/// By the root of the weight, so that small ones can be told apart: shade n begins at (n/10)^2.
 std::size_t shade(double weight) {
-    const double clamped = std::isfinite(weight) ? std::clamp(weight, 0.0, 1.0) : 0.0;
-    return std::min(static_cast<std::size_t>(clamped * 10), heat_letters.size() - 1);
+    const double root = std::sqrt(std::isfinite(weight) ? std::clamp(weight, 0.0, 1.0) : 0.0);
+    return std::min(static_cast<std::size_t>(root * 10), heat_letters.size() - 1);
 }
 
 std::string shaded(const std::string& text, double weight) {
@@ -151,13 +152,12 @@ std::string heat_map(const Matrix& m, int indent, bool colour) {
                 }
             }
             const double mean = sum / static_cast<double>(count);
-            const double value = std::sqrt(std::min(1.0, mean));  // a root, so that small weights can be told apart
             if (!any_visible) {
                 text += colour ? faint(" .", true) : "  ";
             } else if (colour) {
-                text += shaded("  ", value);
+                text += shaded("  ", mean);
             } else {
-                text += std::string(2, heat_letters[shade(value)]);
+                text += std::string(2, heat_letters[shade(mean)]);
             }
         }
         text += colour ? "\n" : "|\n";
@@ -168,11 +168,12 @@ std::string heat_map(const Matrix& m, int indent, bool colour) {
 std::string heat_legend(int indent, bool colour) {
     std::string text(static_cast<std::size_t>(indent), ' ');
     for (std::size_t n = 0; n < heat_letters.size(); ++n) {
-        const double least = static_cast<double>(n) / 10;
-        if (n % 3 == 0) { text += fmt::format("{}{:.2f} ", n == 0 ? "" : " ", least * least); }
-        text += colour ? shaded("  ", least + 0.05) : std::string(2, heat_letters[n]);
+        const double root = static_cast<double>(n) / 10;
+        if (n % 3 == 0) { text += fmt::format("{}{:.2f} ", n == 0 ? "" : " ", root * root); }
+        const double inside = root + 0.05;  // the middle of the shade, away from rounding at its border
+        text += colour ? shaded("  ", inside * inside) : std::string(2, heat_letters[n]);
     }
-    return text + (colour ? "  hidden: .\n" : "  hidden: blank\n");
+    return text + "\n";
 }
 
 }  // namespace heed::cli

@@ -69,10 +69,18 @@ void add_settings(CLI::App& command, Settings& settings) {
     const auto text = [&](const char* name, const char* type, const char* help, auto set) {
         return command.add_option_function<std::string>(name, set, help)->type_name(type)->group("Attention");
     };
-    auto* causal = command.add_flag_callback("--causal", [s] { s->causal = true; }, "Hide later keys");
-    auto* not_causal = command.add_flag_callback("--no-causal", [s] { s->causal = false; }, "Hide nothing for being later");
-    causal->group("Attention")->excludes(not_causal);
-    not_causal->group("Attention");
+    const auto set_causal = [s](bool causal) {
+        if (s->causal == !causal) { throw UsageError("--causal: expected one of it and --no-causal, got both"); }
+        s->causal = causal;
+    };
+    command
+        .add_flag_callback(
+            "--causal", [set_causal] { set_causal(true); }, "Hide later keys")
+        ->group("Attention");
+    command
+        .add_flag_callback(
+            "--no-causal", [set_causal] { set_causal(false); }, "Not causal, whatever the file says")
+        ->group("Attention");
     text("--align", "WHERE", "Query 0 where T != S: bottom-right (default) or top-left",
          [s](const std::string& v) { s->align = parse_align("--align", v); });
     text("--window", "L,R", "See L keys to the left and R to the right; -1: all", [s](const std::string& v) {
@@ -86,20 +94,21 @@ void add_settings(CLI::App& command, Settings& settings) {
          [s](const std::string& v) { s->softcap = check_softcap("--softcap", parse_real("--softcap", v)); });
     text("--dropout", "P", "Drop weights with this probability",
          [s](const std::string& v) { s->dropout = check_dropout("--dropout", parse_real("--dropout", v)); });
-    text("--seed", "N", "Seed of what is random",
-         [s](const std::string& v) { s->seed = parse_unsigned("--seed", v, std::numeric_limits<std::uint64_t>::max()); });
+    text("--seed", "N", "Seed of what is random", [s](const std::string& v) {
+        s->seed = parse_unsigned("--seed", v, std::numeric_limits<std::uint64_t>::max());
+    });
     text("--offset", "N", "Dropout's offset (layer and step)", [s](const std::string& v) {
         const auto most = std::numeric_limits<std::uint32_t>::max();
         s->offset = static_cast<std::uint32_t>(parse_unsigned("--offset", v, most));
     });
-    command.add_flag_callback("--alibi", [s] { s->alibi = true; }, "ALiBi; usual slopes unless given")
+    command
+        .add_flag_callback(
+            "--alibi", [s] { s->alibi = true; }, "ALiBi; usual slopes unless given")
         ->group("Attention");
 }
 
 void add_kernel(CLI::App& command, std::string& kernel) {
-    command
-        .add_option("--kernel", kernel,
-                    fmt::format("Use this one: {}", fmt::join(attention_kernels(), ", ")))
+    command.add_option("--kernel", kernel, fmt::format("Use this one: {}", fmt::join(attention_kernels(), ", ")))
         ->type_name("NAME");
 }
 

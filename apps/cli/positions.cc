@@ -93,7 +93,7 @@ RopeReport make_report(const Arguments& a) {
         if (!own->layer_type.empty()) { report.source += ", " + printable(own->layer_type); }
     } else {
         if (!a.layers.empty()) { throw UsageError("--layers: expected together with --config, got it alone"); }
-        report.source = "flags";
+        report.source = "RoPE";
         report.plain.size = 128;
     }
     if (!a.size.empty()) { report.plain.size = parse_integer("--size", a.size, 2, std::int64_t{1} << 20); }

@@ -15,7 +15,7 @@ namespace {
 
 constexpr double picture_width = 760;
 constexpr double panel_height = 300;
-constexpr double left = 84, right = 16, top = 44, bottom = 46;
+constexpr double left = 84, right = 30, top = 44, bottom = 46;
 constexpr double legend_height = 30;
 constexpr double title_height = 34;
 
@@ -77,8 +77,8 @@ struct Axis {
 };
 
 std::string tick_text(double value) {
-    return value >= 10000 ? numbers::short_count(static_cast<std::int64_t>(std::min(value, 9e18)))
-                          : fmt::format("{:.4g}", value);
+    if (value >= 1e7) { return numbers::short_count(static_cast<std::int64_t>(std::min(value, 9e18))); }
+    return value >= 1000 ? numbers::grouped(std::llround(value)) : fmt::format("{:.4g}", value);
 }
 
 struct Panel {
@@ -133,13 +133,26 @@ struct Panel {
 
 /// Whole distances from 1 to `longest`, evenly by their logarithm.
 std::vector<std::int64_t> spread(std::int64_t longest) {
-    constexpr int points = 360;
+    constexpr int points = 160;
     std::vector<std::int64_t> result;
     for (int n = 0; n <= points; ++n) {
         result.push_back(std::llround(std::pow(static_cast<double>(longest), static_cast<double>(n) / points)));
     }
     result.erase(std::ranges::unique(result).begin(), result.end());
     return result;
+}
+
+/// The mean score of the distances within a tenth: single ones swing, which would hide the decay.
+double mean_score(const RopeCurve& curve, std::int64_t distance) {
+    const std::int64_t reach = distance / 10;
+    const std::int64_t step = std::max<std::int64_t>(1, reach / 32);
+    double sum = 0;
+    double count = 0;
+    for (std::int64_t d = distance - reach; d <= distance + reach; d += step) {
+        sum += curve.score(d);
+        count += 1;
+    }
+    return sum / count;
 }
 
 double wavelength(double frequency) { return frequency > 0 ? 2 * std::numbers::pi / frequency : 1e18; }
@@ -165,19 +178,19 @@ std::string frequencies_panel(const RopeReport& r, double offset) {
 
 std::string decay_panel(const RopeReport& r, double offset) {
     const std::vector<std::int64_t> distances = spread(r.length);
+    std::vector<std::vector<double>> scores(r.curves.size());
     double low = 0, high = 1;
-    for (const RopeCurve& c : r.curves) {
-        for (const std::int64_t d : distances) {
-            low = std::min(low, c.score(d));
-            high = std::max(high, c.score(d));
-        }
+    for (std::size_t n = 0; n < r.curves.size(); ++n) {
+        for (const std::int64_t d : distances) { scores[n].push_back(mean_score(r.curves[n], d)); }
+        low = std::min(low, std::ranges::min(scores[n]));
+        high = std::max(high, std::ranges::max(scores[n]));
     }
     Panel p(offset, 1, static_cast<double>(r.length), true, low, high * 1.05, false);
-    p.frame("Score of two equal vectors by their distance", "distance in tokens", "score");
+    p.frame("Score of two equal vectors by their distance (mean within a tenth of it)", "distance in tokens", "score");
     p.upright(static_cast<double>(r.trained), "trained");
     for (std::size_t n = 0; n < r.curves.size(); ++n) {
         p.line(n, distances.size(), [&](std::size_t k) {
-            return std::pair{static_cast<double>(distances[k]), r.curves[n].score(distances[k])};
+            return std::pair{static_cast<double>(distances[k]), scores[n][k]};
         });
     }
     return p.body;

@@ -74,7 +74,7 @@ void RopeReport::add(const std::string& name, const Rope& rope) {
 std::string to_text(const RopeReport& report) {
     const std::size_t pairs = report.before.size();
     std::string text = fmt::format(
-        "{}: RoPE of {} numbers ({} pairs), theta {}\ntrained on {} tokens, read up to {} ({:.4g} times)\n\n",
+        "{}: {} numbers rotate ({} pairs), theta {}\ntrained on {} tokens, read up to {} ({:.4g} times)\n\n",
         report.source, 2 * pairs, pairs, shortest(report.plain.theta), numbers::grouped(report.trained),
         numbers::grouped(report.length), static_cast<double>(report.length) / static_cast<double>(report.trained));
     std::size_t width = 8;

@@ -114,9 +114,7 @@ nlohmann::ordered_json parse_json(const std::string& source, std::string_view te
         const std::string_view what = error.what();
         const std::size_t bracket = what.find("] ");
         throw UsageError(source + ": " + std::string(what.substr(bracket == std::string_view::npos ? 0 : bracket + 2)));
-    } catch (const nlohmann::json::exception& error) {
-        throw UsageError(source + ": " + error.what());
-    }
+    } catch (const nlohmann::json::exception& error) { throw UsageError(source + ": " + error.what()); }
 }
 
 std::string describe(const nlohmann::ordered_json& value) {

@@ -1,10 +1,12 @@
 #include "commands.h"
 
+#include <algorithm>
+#include <cmath>
 #include <memory>
 
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
 #include <heed/walkthrough.h>
+#include <CLI/CLI.hpp>
 
 #include "example.h"
 #include "matrix.h"
@@ -143,7 +145,12 @@ public:
         if (x[0] > 1) { fmt::print("numbers are those of sequence {}; shapes are those of all\n", w.batch_entry); }
     }
 
-    void section(const std::string& title) const { fmt::print("\n{}\n", strong("== " + title + " ==", colour_)); }
+    /// A part that begins where the steps told in common end.
+    void section(const std::string& title) {
+        if (shared_ == 0) { shared_ = number_; }
+        number_ = shared_;
+        fmt::print("\n{}\n", strong("== " + title + " ==", colour_));
+    }
 
     void step(const Walkthrough& w, const WalkthroughStep& s) {
         if (s.name == "key_heads" || s.name == "value_heads") { return; }  // told with the queries
@@ -179,19 +186,22 @@ public:
     void comparison(const std::vector<Run>& runs) const {
         if (runs.size() < 2) { return; }
         const auto first = [](const Run& run) { return run.steps.find("weights")->values.as<double>()[0]; };
-        fmt::print("\nThe scale is {:.4f}: {} gives itself {:.4f} without it and {:.4f} with it. Scores grow with the head "
-                   "size;\nthe scale keeps them near 1, where softmax still listens to more than one key.\n",
-                   runs[1].steps.scale, example_.tokens.front(), first(runs[0]), first(runs[1]));
+        fmt::print(
+            "\nThe scale is {:.4f}: {} gives itself {:.4f} without it and {:.4f} with it. Scores grow with the head "
+            "size;\nthe scale keeps them near 1, where softmax still listens to more than one key.\n",
+            runs[1].steps.scale, example_.tokens.front(), first(runs[0]), first(runs[1]));
     }
 
 private:
-    static std::string plural(std::int64_t n, const char* what) { return fmt::format("{} {}{}", n, what, n == 1 ? "" : "s"); }
+    static std::string plural(std::int64_t n, const char* what) {
+        return fmt::format("{} {}{}", n, what, n == 1 ? "" : "s");
+    }
 
     void shape_line(const WalkthroughStep& s) const {
         std::vector<std::string> operands;
         for (const Shape& shape : s.operands) { operands.push_back(compact(shape)); }
         const std::string from = fmt::format("{}", fmt::join(operands, " x "));
-        fmt::print("    {:<24}{}{}{}\n", s.formula, from, from.empty() ? "" : " -> ", compact(s.shape));
+        fmt::print("    {:<26}{}{}{}\n", s.formula, from, from.empty() ? "" : " -> ", compact(s.shape));
     }
 
     /// The projection of a small example, which the reader needs to follow the numbers.
@@ -244,12 +254,25 @@ private:
             const Matrix m = matrix(w, s, h);
             fmt::print("{}", number_table(m, margin, colour_));
             if (m.is_heat && is_large) {
-                fmt::print("    all of it; columns are keys\n{}{}", heat_map(m, margin, colour_), heat_legend(margin, colour_));
+                fmt::print("    all of it; columns are keys\n{}{}", heat_map(m, margin, colour_),
+                           heat_legend(margin, colour_));
             }
         }
+        signs(w, s);
         if (only_head_ < 0 && w.heads > most) {
             fmt::print("    ... and {} (--head N shows one)\n", plural(w.heads - most, "more head"));
         }
+    }
+
+    /// What stands in place of numbers.
+    void signs(const Walkthrough& w, const WalkthroughStep& s) const {
+        if (s.name != "weights" && s.name != "dropout") { return; }
+        const auto any_zero = [](const Tensor& flags) {
+            const auto* begin = flags.as<std::uint8_t>();
+            return std::find(begin, begin + flags.elements(), 0) != begin + flags.elements();
+        };
+        if (any_zero(w.visible)) { fmt::print("    .  hidden\n"); }
+        if (s.name == "dropout" && any_zero(w.kept)) { fmt::print("    x  dropped\n"); }
     }
 
     const Example& example_;
@@ -257,6 +280,7 @@ private:
     std::int64_t tokens_;
     std::int64_t only_head_ = -1;
     int number_ = 0;
+    int shared_ = 0;
 };
 
 void print_text(const Example& example, const std::vector<Run>& runs, const AttentionOptions& options,
@@ -306,7 +330,7 @@ void add_walkthrough(CLI::App& app) {
         return command->add_option(name, target, help)->type_name(type);
     };
     text("--file", arguments->file, "JSON", "An example of your own; docs/cli.md has the keys");
-    text("--batch", arguments->batch, "N", "Random example: sequences (1)")->group("Random example");
+    text("--batch", arguments->batch, "N", "Sequences (1)")->group("Random example");
     text("--tokens", arguments->tokens, "N", "Tokens in each (6)")->group("Random example");
     text("--d-model", arguments->d_model, "N", "Size of a token (4 for each head)")->group("Random example");
     text("--heads", arguments->heads, "N", "Heads (2)")->group("Random example");

@@ -54,8 +54,8 @@ struct Walkthrough {
 
 /// Computes the example in double, for all of the batch, and keeps the steps of one entry of it. For small examples:
 /// T x T matrices are stored. Every option but packed sequences may be given.
-HEED_API Walkthrough walk_through(Context& context, const WalkthroughInput& input,
-                                  const AttentionOptions& options = {}, std::int64_t batch_entry = 0);
+HEED_API Walkthrough walk_through(Context& context, const WalkthroughInput& input, const AttentionOptions& options = {},
+                                  std::int64_t batch_entry = 0);
 
 /// Two tokens, [1,0,1,0] and [0,1,0,1], one head, identity projections: small enough for pencil and paper.
 HEED_API WalkthroughInput teaching_example();

@@ -242,8 +242,8 @@ Walkthrough walk_through(Context& context, const WalkthroughInput& input, const 
     attend(context, qh, kh, vh, joined.view().permute({0, 2, 1, 3}), options);
     Tensor library_weights(DType::f64, {1, e.heads, e.tokens, e.tokens});
     attention_weights(context, qh, kh, library_weights, {.batches = {batch_entry}, .heads = {}, .rows = {}}, options);
-    const Tensor flat = Tensor::copy_of(
-        View(DType::f64, joined.data(), Shape{e.batch, e.tokens, e.heads * e.value_size}));
+    const Tensor flat =
+        Tensor::copy_of(View(DType::f64, joined.data(), Shape{e.batch, e.tokens, e.heads * e.value_size}));
     const Tensor y = times(flat, e.wo);
 
     Scores scores(problem, batch_entry);
@@ -260,8 +260,8 @@ Walkthrough walk_through(Context& context, const WalkthroughInput& input, const 
 
     const auto add = [&](const char* name, std::string title, std::string formula, std::vector<Shape> operands,
                          const Shape& shape, Tensor values) {
-        result.steps.push_back({name, std::move(title), std::move(formula), std::move(operands), shape,
-                                std::move(values)});
+        result.steps.push_back(
+            {name, std::move(title), std::move(formula), std::move(operands), shape, std::move(values)});
     };
     const Shape square{e.batch, e.heads, e.tokens, e.tokens};
     add("input", "The input: one row per token", "X", {}, e.x.shape(), entry_of(e.x, batch_entry));
@@ -279,7 +279,7 @@ Walkthrough walk_through(Context& context, const WalkthroughInput& input, const 
         std::move(scores.dot));
     const bool default_scale = !options.scale;
     add("scaled",
-        default_scale       ? "Scale by 1/sqrt(" + std::to_string(e.head_size) + "), the root of the head size"
+        default_scale        ? "Scale by 1/sqrt(" + std::to_string(e.head_size) + "), the root of the head size"
         : problem.scale == 1 ? "No scale"
                              : "Scale by a number of your choice",
         "S = " + decimal(problem.scale) + " S", {square}, square, std::move(scores.scaled));
@@ -335,9 +335,11 @@ WalkthroughInput random_example(std::int64_t batch, std::int64_t tokens, std::in
     need("d_model", d_model, d_model >= 1 && d_model <= 1 << 20, "1 to 1048576");
     need("heads", heads, heads >= 1 && d_model % heads == 0, "a divisor of d_model " + std::to_string(d_model));
     kv_heads = kv_heads == 0 ? heads : kv_heads;
-    need("kv_heads", kv_heads, kv_heads >= 1 && heads % kv_heads == 0, "a divisor of " + std::to_string(heads) + " heads");
+    need("kv_heads", kv_heads, kv_heads >= 1 && heads % kv_heads == 0,
+         "a divisor of " + std::to_string(heads) + " heads");
     const double most = largest_matrix;
-    need("tokens", tokens, number(batch) * number(tokens) * number(d_model) <= most, "batch * tokens * d_model up to 2^24");
+    need("tokens", tokens, number(batch) * number(tokens) * number(d_model) <= most,
+         "batch * tokens * d_model up to 2^24");
     need("d_model", d_model, number(d_model) * number(d_model) <= most, "a size up to 4096");
 
     std::uint32_t stream = 0;
