@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <cstdlib>
 #include <filesystem>
 #include <memory>
 
@@ -73,12 +74,21 @@ struct Problem {
     DType dtype = DType::f32;
     std::vector<std::string> unused;  ///< tensors of the file that play no part
 
+    /// Small enough that reading the file takes longer than computing with double sums: then the answer is the
+    /// reference's.
+    bool is_small() const {
+        const double pairs = static_cast<double>(q.shape()[0] * q.shape()[1]) * static_cast<double>(q.shape()[2]) *
+                             static_cast<double>(k.shape()[2]);
+        return std::getenv("HEED_KERNEL") == nullptr && pairs * static_cast<double>(q.shape()[3] + v.shape()[3]) < 3e7;
+    }
+
     Problem(const SafetensorsFile& file, const Arguments& arguments) {
         Settings settings = read_spec(file, arguments.in);
         settings.override_with(arguments.settings);
         settings.apply(options);
-        options.kernel = arguments.kernel;
         read_inputs(file, arguments);
+        options.kernel = arguments.kernel.empty() && is_small() ? "reference" : arguments.kernel;
+        if (options.kernel == "best") { options.kernel.clear(); }
         read_options(file, arguments, settings);
         for (const std::string& name : file.names()) {
             const auto is = [&](const char* known) { return name == known; };
@@ -320,6 +330,9 @@ void add_attend(CLI::App& app) {
         ->type_name("TYPE");
     command->add_option("--threads", arguments->threads, "Number of threads; 0: one per core")->type_name("N");
     heed::cli::add_kernel(*command, arguments->kernel);
+    command->get_option("--kernel")
+        ->description(command->get_option("--kernel")->get_description() +
+                      ", best; small inputs go to the reference otherwise");
     heed::cli::add_settings(*command, arguments->settings);
     command->footer(
         "Also read from IN, where it has them: bias, mask, key_lengths, query_lengths, alibi_slopes, sinks,\n"
