@@ -8,5 +8,6 @@ class App;
 void add_attend(CLI::App& app);
 void add_explain(CLI::App& app);
 void add_patterns(CLI::App& app);
+void add_positions(CLI::App& app);
 void add_size(CLI::App& app);
 void add_walkthrough(CLI::App& app);

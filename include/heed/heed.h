@@ -11,6 +11,7 @@
 #include <heed/merge.h>
 #include <heed/mla.h>
 #include <heed/pattern.h>
+#include <heed/positions.h>
 #include <heed/random.h>
 #include <heed/safetensors.h>
 #include <heed/sizes.h>

@@ -3,6 +3,7 @@
 #include "cpu/isa/tables.h"
 #include "cpu/matmul.h"
 #include "cpu/rows.h"
+#include "cpu/rope_isa.h"
 
 namespace heed::cpu {
 
@@ -11,7 +12,8 @@ template <class Isa>
 constexpr Kernels kernels() {
     return {.attention = attention_functions<Isa>(),
             .rows = {.combine = combine_rows<Isa>, .dot = dot_rows<Isa>},
-            .matmul = matmul<Isa>};
+            .matmul = matmul<Isa>,
+            .rope = rope_functions<Isa>()};
 }
 
 }  // namespace heed::cpu

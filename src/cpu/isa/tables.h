@@ -26,10 +26,18 @@ struct RowFunctions {
     float (*dot)(const RowAddress& a, const RowAddress& b, std::int64_t size);
 };
 
+struct RopeCall;
+struct RopeFunctions {
+    /// `count` tokens from `begin` on of batch entry b, all heads; positions [count].
+    void (*block)(const RopeCall& call, std::int64_t b, std::int64_t begin, std::int64_t count,
+                  const std::int64_t* positions, float* scratch);
+};
+
 struct Kernels {
     AttentionFunctions attention;
     RowFunctions rows;
     void (*matmul)(detail::Pool& pool, const MatmulProblem& problem);
+    RopeFunctions rope;
 };
 
 extern const Kernels portable_kernels;
