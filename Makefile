@@ -80,7 +80,7 @@ neon: ## cross-build for 64-bit ARM and run unit and conformance tests under qem
 	$(call say,heed and its tests for 64-bit ARM)
 	@cmake -S . -B build/neon/heed -G Ninja -DCMAKE_TOOLCHAIN_FILE=$(CURDIR)/cmake/aarch64.cmake \
 	    -DCMAKE_PREFIX_PATH=$(CURDIR)/build/neon/prefix -DCMAKE_BUILD_TYPE=Release -DHEED_STRICT=ON \
-	    -DHEED_BUILD_CLI=OFF -DHEED_BUILD_EXAMPLES=OFF -DCMAKE_DISABLE_FIND_PACKAGE_dnnl=ON $(ARGS)
+	    -DHEED_BUILD_CLI=OFF -DHEED_BUILD_EXAMPLES=OFF $(ARGS)
 	@$(BUILD) build/neon/heed -j$(JOBS)
 	$(call say,Tests under qemu)
 	@cd build/neon/heed && HEED_CONFORMANCE_STRIDE=$(STRIDE) $(TEST)
