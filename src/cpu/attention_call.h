@@ -11,6 +11,7 @@ namespace heed::cpu {
 struct Tensor4 {
     char* data = nullptr;
     DType dtype = DType::f32;
+    int element_size = 4;
     std::int64_t b = 0, h = 0, row = 0, column = 0;
 };
 
@@ -68,7 +69,7 @@ struct Call {
     float kept = 1;                ///< 1 / (1 - p)
     bool pattern = false;
     bool sinks = false;
-    std::int64_t tile_keys = 192;  ///< keys of a block
+    std::int64_t tile_keys = 96;  ///< keys of a block
 };
 
 /// How one entry's forward work is cut up. Depends on the entry's own sizes alone, so neither the batch nor the number

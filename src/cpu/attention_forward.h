@@ -24,6 +24,7 @@ struct ForwardScratch {
     float* staging;  ///< [64][row_stride] query rows on their way to q
     float* now;      ///< [64]
     float* alpha;    ///< [64]
+    bool* fresh;     ///< [tiles_per_task] nothing has been summed yet
     float* pairs;    ///< [keys/2][64] weights as pairs of bf16
     PackScratch pack;
     ScoreScratch score;
@@ -41,6 +42,7 @@ struct ForwardScratch {
         s.staging = arena.take<float>(most_rows * z.row_lanes);
         s.now = arena.take<float>(most_rows);
         s.alpha = arena.take<float>(most_rows);
+        s.fresh = arena.take<bool>(count);
         s.pairs = arena.take<float>((z.keys + 1) / 2 * most_rows);
         s.pack = PackScratch::take(arena, z.keys * z.key_stride, z.keys * z.value_stride);
         s.score.scores = arena.take<float>((z.keys + 1) * most_rows);
@@ -78,8 +80,7 @@ public:
             RowTile& tile = scratch.tiles[t];
             fill_rows(call, s, keys, split, b, g, first_tile + t, Isa::lanes, tile);
             pack_queries<Isa, Product>(call, tile, scratch.staging, scratch.q + t * q_floats(z));
-            __builtin_memset(scratch.sums + t * most_rows * z.value_stride, 0,
-                             static_cast<std::size_t>(tile.rows) * z.value_stride * 4);
+            scratch.fresh[t] = true;
             for (int r = 0; r < most_rows; ++r) {
                 scratch.largest[t * most_rows + r] = negative_infinity;
                 scratch.sum[t * most_rows + r] = 0;
@@ -116,6 +117,7 @@ public:
             }
         }
         for (std::int64_t t = 0; t < tiles; ++t) {
+            if (scratch.fresh[t]) { clear_sums(z, scratch, t); }
             if (partial == nullptr) {
                 finish(call, scratch.tiles[t], scratch.sums + t * most_rows * z.value_stride,
                        scratch.largest + t * most_rows, scratch.sum + t * most_rows);
@@ -163,18 +165,27 @@ private:
         float* sums = scratch.sums + t * most_rows * z.value_stride;
         const RowState state{scratch.largest + t * most_rows, scratch.sum + t * most_rows};
         const float* q = scratch.q + t * q_floats(z);
-        if (tile.rows <= few_rows) {
-            few_row_scores<Isa, Product>(tile, block, q, z.key_stride, scores);
-        } else {
-            raw_scores<Isa, Product, L>(tile, block, q, z.depth, scores);
-        }
-        const bool dense = dense_add<Isa, L>(call, tile, keys, block, pattern, scratch.score);
         __builtin_memcpy(scratch.now, state.largest, static_cast<std::size_t>(stride) * 4);
-        const Scored scored =
-            adjust_scores<Isa, L>(call, tile, block, dense, scores, scratch.score.add, nullptr, scratch.now);
+        Scored scored{};
+        if (tile.rows > few_rows && is_plain(call, tile, block, pattern)) {
+            scored = plain_scores<Isa, Product, L>(call, tile, block, q, z.depth, scores, scratch.now);
+        } else {
+            fetch_dense(call, tile, block);
+            if (tile.rows <= few_rows) {
+                few_row_scores<Isa, Product>(tile, block, q, z.key_stride, scores);
+            } else {
+                raw_scores<Isa, Product, L>(tile, block, q, z.depth, scores);
+            }
+            const bool dense = dense_add<Isa, L>(call, tile, keys, block, pattern, scratch.score);
+            scored = adjust_scores<Isa, L>(call, tile, block, dense, scores, scratch.score.add, nullptr, scratch.now);
+        }
         const bool careful = scored.partial && !values_finite<Isa, Product>(call, block);
         weigh<Isa, L>(tile, block, scored, careful, scores, scratch.now, state, scratch.alpha);
         if (call.drop || call.keep.data != nullptr) { drop<Isa, L>(call, tile, block, scores); }
+        const Old old = scratch.fresh[t] ? Old::none : Old::scale;
+        const bool few = tile.rows <= few_rows && tile.begin <= block.begin && tile.end >= block.begin + block.count;
+        if (scratch.fresh[t] && (careful || few)) { clear_sums(z, scratch, t); }
+        scratch.fresh[t] = false;
         if (careful) {
             careful_product<Isa, Product>(call, tile, block, scores, scratch.alpha, sums);
             return;
@@ -184,7 +195,7 @@ private:
             pair_weights<Isa, L>(tile, block, scores, scratch.pairs);
             weights = scratch.pairs;
         }
-        if (tile.rows <= few_rows && tile.begin <= block.begin && tile.end >= block.begin + block.count) {
+        if (few) {
             few_row_product<Isa, Product>(tile, block, weights, scratch.alpha, sums, z.value_stride);
             return;
         }
@@ -204,7 +215,12 @@ private:
         };
         matrix_add<Isa, Product, Isa::lanes, Walk::along_column>(
             weights, stride, block.v, block.v_stride, sums, z.value_stride, tile.rows,
-            static_cast<int>(z.value_stride / Isa::lanes), scratch.alpha, span);
+            static_cast<int>(z.value_stride / Isa::lanes), old, scratch.alpha, span);
+    }
+
+    static void clear_sums(const Sizes<Isa, Product>& z, const Scratch& scratch, std::int64_t t) {
+        __builtin_memset(scratch.sums + t * most_rows * z.value_stride, 0,
+                         static_cast<std::size_t>(scratch.tiles[t].rows * z.value_stride) * 4);
     }
 
     struct KeySpan {
@@ -222,38 +238,59 @@ private:
     /// Step 7's division, the sink, and the writing of out and lse.
     static void finish(const Call& call, const RowTile& tile, const float* sums, const float* largest,
                        const float* sum) {
-        constexpr double ln_2 = 0.69314718055994531;
+        constexpr int L = Isa::lanes;
+        using S = Simd<Isa, L>;
         const Sizes<Isa, Product> z(call);
-        const std::int64_t size = call.out.dtype == DType::f32 ? 4 : 2;
-        for (int r = 0; r < tile.rows; ++r) {
-            float top = largest[r];
-            float total = sum[r];
-            float weight = 1;
-            if (call.sinks) {
-                const auto sink = static_cast<float>(sink_of(call, tile.head[r]) / ln_2);
-                const float before = top;
-                top = before != before ? before : larger(top, sink);
-                if (top != negative_infinity) {
-                    weight = before == negative_infinity ? 0.0F : exp2f(before - top);
-                    total = weight * total + exp2f(sink - top);
-                }
-            }
-            // A row whose every score is NaN has no largest either, but a sum that says so.
-            const bool nothing = top == negative_infinity && total == 0;
-            const float factor = nothing ? 0.0F : call.kept * weight / total;
-            const std::int64_t at =
-                tile.batch * call.out.b + tile.head[r] * call.out.h + (tile.query_begin + tile.index[r]) * call.out.row;
-            store_row<Isa>(call.out.dtype, call.out.data + at * size, call.out.column, call.value_size,
-                           sums + r * z.value_stride, factor);
-            if (call.has_lse) {
-                // A row that sees nothing but its sink has exactly the sink's logit.
-                const bool only_sink = call.sinks && largest[r] == negative_infinity && sum[r] == 0;
-                put_lse(call, tile, r,
-                        nothing     ? -__builtin_inf()
-                        : only_sink ? sink_of(call, tile.head[r])
-                                    : top * ln_2 + static_cast<double>(logf(total)));
+        float factor[most_rows];
+        if (call.sinks) {
+            for (int r = 0; r < tile.rows; ++r) { factor[r] = with_sink(call, tile, r, largest[r], sum[r]).factor; }
+        } else {
+            for (int r = 0; r < tile.rows; ++r) {
+                // A row whose every score is NaN has no largest either, but a sum that says so.
+                factor[r] = largest[r] == negative_infinity && sum[r] == 0 ? 0.0F : call.kept / sum[r];
             }
         }
+        const bool whole_vectors =
+            call.out.dtype == DType::f32 && call.out.column == 1 && call.value_size == z.value_stride;
+        for (int r = 0; r < tile.rows; ++r) {
+            const std::int64_t at =
+                tile.batch * call.out.b + tile.head[r] * call.out.h + (tile.query_begin + tile.index[r]) * call.out.row;
+            char* to = call.out.data + at * call.out.element_size;
+            const float* from = sums + r * z.value_stride;
+            if (whole_vectors) {
+                auto* out = reinterpret_cast<float*>(to);
+                const F<L> scale = S::all(factor[r]);
+                for (std::int64_t e = 0; e < z.value_stride; e += L) { S::store(out + e, S::load(from + e) * scale); }
+            } else {
+                store_row<Isa>(call.out.dtype, to, call.out.column, call.value_size, from, factor[r]);
+            }
+        }
+        for (int r = 0; call.has_lse && r < tile.rows; ++r) {
+            put_lse(call, tile, r, with_sink(call, tile, r, largest[r], sum[r]).lse);
+        }
+    }
+
+    struct Normaliser {
+        float factor;
+        double lse;
+    };
+
+    static Normaliser with_sink(const Call& call, const RowTile& tile, int r, float largest, float sum) {
+        constexpr double ln_2 = 0.69314718055994531;
+        float top = largest;
+        float total = sum;
+        float weight = 1;
+        if (call.sinks) {
+            const double logit = sink_of(call, tile.head[r]);
+            const auto sink = static_cast<float>(logit / ln_2);
+            // A row that sees nothing but its sink has exactly the sink's logit.
+            if (largest == negative_infinity && sum == 0) { return {0.0F, logit}; }
+            top = largest != largest ? largest : larger(largest, sink);
+            weight = largest == negative_infinity ? 0.0F : exp2f(largest - top);
+            total = weight * total + exp2f(sink - top);
+        }
+        if (top == negative_infinity && total == 0) { return {0.0F, -__builtin_inf()}; }
+        return {call.kept * weight / total, top * ln_2 + static_cast<double>(logf(total))};
     }
 };
 

@@ -21,20 +21,30 @@ int lanes_for(int rows, int widest) {
     return lanes;
 }
 
-void fill_row(const Call& c, const Sequence& s, const Keys& keys, std::int64_t b, std::int64_t head, std::int64_t i,
-              int r, RowTile& tile) {
-    const AttentionProblem& p = *c.problem;
-    const AttentionOptions& o = p.options;
-    const std::int64_t at = p.query_position(s, i) - keys.position_base;
+/// What all rows of a head have in common.
+struct HeadOfRows {
+    std::int64_t left, right;  ///< reach of the window, causal included; unlimited: beyond any position
+    float slope;
+    std::uint32_t plane;
+
+    HeadOfRows(const Call& c, std::int64_t b, std::int64_t head)
+        : slope(c.alibi ? static_cast<float>(c.problem->slope(b, head) * std::numbers::log2e) : 0.0F),
+          plane(static_cast<std::uint32_t>(b * c.heads + head)) {
+        const AttentionOptions& o = c.problem->options;
+        left = o.window.left >= 0 ? o.window.left : 4 * farthest;
+        right = o.window.right >= 0 ? o.window.right : 4 * farthest;
+        if (o.causal) { right = 0; }
+    }
+};
+
+void fill_row(const HeadOfRows& common, std::int64_t head, std::int64_t i, std::int64_t at, int r, RowTile& tile) {
     tile.head[r] = static_cast<std::int32_t>(head);
     tile.index[r] = static_cast<std::int32_t>(i);
     tile.position[r] = narrow(at);
-    tile.low[r] = o.window.left >= 0 ? narrow(at - o.window.left) : narrow(-2 * farthest);
-    std::int64_t high = o.window.right >= 0 ? at + o.window.right : 2 * farthest;
-    if (o.causal) { high = std::min(high, at); }
-    tile.high[r] = narrow(high);
-    tile.slope[r] = c.alibi ? static_cast<float>(p.slope(b, head) * std::numbers::log2e) : 0.0F;
-    tile.plane[r] = static_cast<std::uint32_t>(b * c.heads + head);
+    tile.low[r] = narrow(at - common.left);
+    tile.high[r] = narrow(at + common.right);
+    tile.slope[r] = common.slope;
+    tile.plane[r] = common.plane;
 }
 
 /// Which keys the tile's vectors see, from the rows' windows.
@@ -45,6 +55,16 @@ void fill_spans(const Call& c, const Keys& keys, RowTile& tile) {
     const bool look = keys.explicit_positions && (o.causal || o.window.left >= 0 || o.window.right >= 0);
     tile.begin = count;
     tile.end = 0;
+    if (!keys.explicit_positions && !o.causal && o.window.left < 0 && o.window.right < 0) {  // all see all
+        for (int n = 0; n < tile.vectors; ++n) {
+            tile.some_begin[n] = tile.all_begin[n] = 0;
+            tile.some_end[n] = tile.all_end[n] = count;
+        }
+        tile.begin = 0;
+        tile.end = count;
+        tile.visible = count > 0;
+        return;
+    }
     for (int n = 0; n < tile.vectors; ++n) {
         std::int32_t some_begin = count, some_end = 0, all_begin = 0, all_end = count;
         for (int r = n * tile.lanes; r < (n + 1) * tile.lanes; ++r) {
@@ -69,6 +89,19 @@ void fill_spans(const Call& c, const Keys& keys, RowTile& tile) {
     }
     tile.visible = tile.begin < tile.end;
     if (!tile.visible) { tile.begin = tile.end = 0; }
+}
+
+void repeat_last_row(RowTile& tile) {
+    for (int r = tile.rows; r < tile.stride(); ++r) {
+        const int last = tile.rows - 1;
+        tile.head[r] = tile.head[last];
+        tile.index[r] = tile.index[last];
+        tile.position[r] = tile.position[last];
+        tile.low[r] = tile.low[last];
+        tile.high[r] = tile.high[last];
+        tile.slope[r] = tile.slope[last];
+        tile.plane[r] = tile.plane[last];
+    }
 }
 
 void start_tile(const Sequence& s, std::int64_t b, int rows, int widest_lanes, RowTile& tile) {
@@ -98,20 +131,27 @@ void fill_rows(const Call& c, const Sequence& s, const Keys& keys, const Split& 
         rows = std::min(split.rows_per_tile, s.queries - first_row);
     }
     start_tile(s, b, static_cast<int>(heads * rows), widest_lanes, tile);
-    for (int r = 0; r < tile.stride(); ++r) {
-        const std::int64_t real = std::min(r, tile.rows - 1);
-        fill_row(c, s, keys, b, g * c.group + first_head + real / rows, first_row + real % rows, r, tile);
+    int r = 0;
+    for (std::int64_t n = 0; n < heads; ++n) {
+        const std::int64_t head = g * c.group + first_head + n;
+        const HeadOfRows common(c, b, head);
+        for (std::int64_t i = first_row; i < first_row + rows; ++i, ++r) {
+            fill_row(common, head, i, c.problem->query_position(s, i) - keys.position_base, r, tile);
+        }
     }
+    repeat_last_row(tile);
     fill_spans(c, keys, tile);
 }
 
 void fill_listed_rows(const Call& c, const Sequence& s, const Keys& keys, std::int64_t b, std::int64_t h,
                       const std::int64_t* rows, std::int64_t count, int widest_lanes, RowTile& tile) {
     start_tile(s, b, s.queries > 0 ? static_cast<int>(count) : 0, widest_lanes, tile);
-    for (int r = 0; r < tile.stride(); ++r) {
-        const std::int64_t i = rows[std::min(r, tile.rows - 1)];
-        fill_row(c, s, keys, b, h, i < s.queries ? i : 0, r, tile);
+    const HeadOfRows common(c, b, h);
+    for (int r = 0; r < tile.rows; ++r) {
+        const std::int64_t i = rows[r] < s.queries ? rows[r] : 0;
+        fill_row(common, h, i, c.problem->query_position(s, i) - keys.position_base, r, tile);
     }
+    repeat_last_row(tile);
     fill_spans(c, keys, tile);
 }
 

@@ -103,32 +103,53 @@ void raw_scores(const RowTile& tile, const KeyBlock& block, const float* q, std:
     }
 }
 
-/// Bias, allow-mask and pattern of a tile as numbers to add (times log2 e), -infinity where hidden, transposed like the
-/// scores. Returns false where there is nothing dense to add.
+/// The address of row r of a pairwise tensor, at the block's first key.
+HEED_INLINE const char* pair_row(const Tensor4& t, const RowTile& tile, std::int64_t r, std::int64_t key) {
+    const std::int64_t at = tile.sequence * t.b + tile.head[r] * t.h + tile.index[r] * t.row + key * t.column;
+    return t.data + at * static_cast<std::int64_t>(t.element_size);
+}
+
+/// Asks for the tile's bias and mask while the scores are being computed: a row of them is a jump in memory.
+HEED_INLINE void fetch_dense(const Call& call, const RowTile& tile, const KeyBlock& block) {
+    const Tensor4* both[2] = {&call.bias, &call.allow};
+    for (const Tensor4* t : both) {
+        if (t->data == nullptr || t->column != 1) { continue; }
+        const int rows = t->row == 0 ? 1 : tile.rows;
+        for (int r = 0; r < rows; ++r) {
+            const char* row = pair_row(*t, tile, r, block.begin);
+            for (std::int64_t at = 0; at < block.count * t->element_size; at += 64) {
+                __builtin_prefetch(row + at, 0, 2);
+            }
+        }
+    }
+}
+
+/// Bias, allow-mask and pattern of a tile as numbers to add, -infinity where hidden, transposed like the scores.
+/// Returns false where there is nothing dense to add.
 template <class Isa, int L>
 bool dense_add(const Call& call, const RowTile& tile, const Keys& keys, const KeyBlock& block, Cover pattern,
                const ScoreScratch& scratch) {
     const bool use_pattern = call.pattern && pattern == Cover::some;
-    if (call.bias.data == nullptr && call.allow.data == nullptr && !use_pattern) { return false; }
-    constexpr float log2_e = 1.44269504F;
+    const Tensor4& bias = call.bias;
+    const Tensor4& allow = call.allow;
+    if (bias.data == nullptr && allow.data == nullptr && !use_pattern) { return false; }
+    const std::int64_t stride = tile.lanes * tile.vectors;
+    if (allow.data == nullptr && !use_pattern && bias.dtype == DType::f32 && bias.column == 1) {
+        transpose_rows<Isa, L>(
+            [&](std::int64_t r) { return reinterpret_cast<const float*>(pair_row(bias, tile, r, block.begin)); },
+            tile.rows, block.count, scratch.add, stride);
+        return true;
+    }
     const std::int64_t pitch = round_up(call.tile_keys, 16);
     for (int r = 0; r < tile.rows; ++r) {
         float* row = scratch.rows + r * pitch;
-        const std::int64_t h = tile.head[r];
-        const std::int64_t i = tile.index[r];
-        if (call.bias.data != nullptr) {
-            const Tensor4& bias = call.bias;
-            const std::int64_t at = tile.sequence * bias.b + h * bias.h + i * bias.row + block.begin * bias.column;
-            const std::int64_t size = bias.dtype == DType::f32 ? 4 : bias.dtype == DType::f64 ? 8 : 2;
-            load_row<Isa>(bias.dtype, bias.data + at * size, bias.column, block.count, row);
-            for (std::int64_t n = 0; n < block.count; ++n) { row[n] *= log2_e; }
+        if (bias.data != nullptr) {
+            load_row<Isa>(bias.dtype, pair_row(bias, tile, r, block.begin), bias.column, block.count, row);
         } else {
             for (std::int64_t n = 0; n < block.count; ++n) { row[n] = 0; }
         }
-        if (call.allow.data != nullptr) {
-            const Tensor4& allow = call.allow;
-            const char* from =
-                allow.data + tile.sequence * allow.b + h * allow.h + i * allow.row + block.begin * allow.column;
+        if (allow.data != nullptr) {
+            const char* from = pair_row(allow, tile, r, block.begin);
             if (allow.column == 1) {
                 for (std::int64_t n = 0; n < block.count; ++n) { row[n] = from[n] != 0 ? row[n] : negative_infinity; }
             } else {
@@ -140,7 +161,7 @@ bool dense_add(const Call& call, const RowTile& tile, const Keys& keys, const Ke
         if (use_pattern) { pattern_row(call, tile, keys, r, block.begin, block.count, block.positions, row); }
     }
     transpose_rows<Isa, L>([&](std::int64_t r) { return scratch.rows + r * pitch; }, tile.rows, block.count,
-                           scratch.add, tile.lanes * tile.vectors);
+                           scratch.add, stride);
     return true;
 }
 
@@ -149,6 +170,33 @@ struct Scored {
     float factor;  ///< scores still to be multiplied by this
     bool partial;  ///< something in the tile is hidden, and is -infinity now
 };
+
+/// Is there nothing to do between the product and the softmax, for this tile and block?
+HEED_INLINE bool is_plain(const Call& call, const RowTile& tile, const KeyBlock& block, Cover pattern) {
+    bool plain = !(call.cap > 0) && !call.alibi && call.factor > 0 && call.bias.data == nullptr &&
+                 call.allow.data == nullptr && pattern == Cover::all;
+    for (int n = 0; n < tile.vectors; ++n) {
+        plain = plain && tile.all_begin[n] <= block.begin && tile.all_end[n] >= block.begin + block.count;
+    }
+    return plain;
+}
+
+/// Steps 1 to 4 of a plain tile: the largest score falls out of the product. largest[row] is raised.
+template <class Isa, class Product, int L>
+Scored plain_scores(const Call& call, const RowTile& tile, const KeyBlock& block, const float* q, std::int64_t depth,
+                    float* scores, float* largest) {
+    using S = Simd<Isa, L>;
+    const std::int64_t stride = tile.lanes * tile.vectors;
+    float most[most_rows];
+    for (std::int64_t r = 0; r < stride; ++r) { most[r] = negative_infinity; }
+    matrix_set<Isa, Product, L, Walk::along_row>(block.k, block.k_stride, q, stride, depth, scores, stride, block.count,
+                                                 tile.vectors, most);
+    for (int n = 0; n < tile.vectors; ++n) {
+        const F<L> scaled = S::rounded(S::load(most + n * L) * S::all(call.factor));
+        S::store(largest + n * L, S::max(scaled, S::load(largest + n * L)));
+    }
+    return {.factor = call.factor, .partial = false};
+}
 
 /// Steps 2 to 4 in place over vector n, keys [begin, end) of the block; returns the largest (in the domain of the
 /// scores as stored). Slope, where derivative is wanted: 1 - tanh^2 of the soft-cap.
@@ -178,7 +226,7 @@ HEED_INLINE F<L> adjust(const Call& call, const RowTile& tile, const KeyBlock& b
         }
         if constexpr (Dense) {
             const F<L> more = S::load(add + j * stride + n * L);
-            x = more == hidden ? hidden : x + more;
+            x = more == hidden ? hidden : x + more * S::all(1.44269504F);
         }
         if constexpr (Mask) {
             const I<L> position = S::all(block.positions[j]);

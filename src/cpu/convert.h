@@ -152,8 +152,8 @@ void store_row(DType dtype, char* to, std::int64_t stride, std::int64_t n, const
     }
 }
 
-/// to[column][row] = row[r][column], 32-bit lanes; row(r) gives the r-th row's address. Rows past `rows` come out
-/// as 0. `stride` of to, a multiple of L, is at least rows rounded up to L.
+/// to[column][row] = row[r][column], 32-bit lanes; row(r) gives the r-th row's address. Lanes past `rows` repeat the
+/// last row. `stride` of to, a multiple of L, is at least rows rounded up to L.
 template <class Isa, int L, class Row>
 HEED_INLINE void transpose_rows(Row row, std::int64_t rows, std::int64_t columns, float* to, std::int64_t stride) {
     using S = Simd<Isa, L>;
@@ -165,13 +165,13 @@ HEED_INLINE void transpose_rows(Row row, std::int64_t rows, std::int64_t columns
         for (; c + L <= columns; c += L) {
             F<L> block[L];
             HEED_UNROLL
-            for (int n = 0; n < L; ++n) { block[n] = r + n < rows ? S::load(from[n] + c) : F<L>{}; }
+            for (int n = 0; n < L; ++n) { block[n] = S::load(from[n] + c); }
             S::transpose(block);
             HEED_UNROLL
             for (int n = 0; n < L; ++n) { S::store(to + (c + n) * stride + r, block[n]); }
         }
         for (; c < columns; ++c) {
-            for (int n = 0; n < L; ++n) { to[c * stride + r + n] = r + n < rows ? from[n][c] : 0.0F; }
+            for (int n = 0; n < L; ++n) { to[c * stride + r + n] = from[n][c]; }
         }
     }
 }

@@ -40,12 +40,22 @@ HEED_INLINE void multiply_add(const float* a, std::int64_t a_stride, const float
     }
 }
 
-/// C = A B for one register tile.
+/// C = A B for one register tile; largest[n], where given, is raised to the largest of column n.
 template <class Isa, class Product, int L, int MR, int NV, Walk W>
 HEED_INLINE void tile_set(const float* a, std::int64_t a_stride, const float* b, std::int64_t b_stride,
-                          std::int64_t depth, float* c, std::int64_t c_stride) {
+                          std::int64_t depth, float* c, std::int64_t c_stride, float* largest) {
     F<L> sum[MR][NV] = {};
     multiply_add<Isa, Product, L, MR, NV, W>(a, a_stride, b, b_stride, depth, sum);
+    if (largest != nullptr) {
+        using S = Simd<Isa, L>;
+        HEED_UNROLL
+        for (int n = 0; n < NV; ++n) {
+            F<L> most = S::load(largest + n * L);
+            HEED_UNROLL
+            for (int m = 0; m < MR; ++m) { most = S::max(sum[m][n], most); }
+            S::store(largest + n * L, most);
+        }
+    }
     HEED_UNROLL
     for (int m = 0; m < MR; ++m) {
         HEED_UNROLL
@@ -53,18 +63,23 @@ HEED_INLINE void tile_set(const float* a, std::int64_t a_stride, const float* b,
     }
 }
 
-/// C[m] = factor[m] C[m] + (A B)[m] for one register tile; factor may be null (1).
+/// What becomes of C's old value: it is ignored, added to, or multiplied by a factor a row first.
+enum class Old { none, keep, scale };
+
+/// C[m] = old C[m] + (A B)[m] for one register tile.
 template <class Isa, class Product, int L, int MR, int NV, Walk W>
 HEED_INLINE void tile_add(const float* a, std::int64_t a_stride, const float* b, std::int64_t b_stride,
-                          std::int64_t depth, float* c, std::int64_t c_stride, const float* factor) {
+                          std::int64_t depth, float* c, std::int64_t c_stride, Old old, const float* factor) {
     using S = Simd<Isa, L>;
-    F<L> sum[MR][NV];
-    HEED_UNROLL
-    for (int m = 0; m < MR; ++m) {
+    F<L> sum[MR][NV] = {};
+    if (old != Old::none) {
         HEED_UNROLL
-        for (int n = 0; n < NV; ++n) {
-            sum[m][n] = S::load(c + m * c_stride + n * L);
-            if (factor != nullptr) { sum[m][n] *= S::all(factor[m]); }
+        for (int m = 0; m < MR; ++m) {
+            HEED_UNROLL
+            for (int n = 0; n < NV; ++n) {
+                sum[m][n] = S::load(c + m * c_stride + n * L);
+                if (old == Old::scale) { sum[m][n] *= S::all(factor[m]); }
+            }
         }
     }
     multiply_add<Isa, Product, L, MR, NV, W>(a, a_stride, b, b_stride, depth, sum);
@@ -87,36 +102,37 @@ HEED_INLINE void with_constant(int n, Function&& function) {
     function.template operator()<Most>();
 }
 
-/// C[m][n] = A B over m in [0, rows) and `vectors` vectors of L lanes along n.
+/// C[m][n] = A B over m in [0, rows) and `vectors` vectors of L lanes along n; largest as in tile_set.
 template <class Isa, class Product, int L, Walk W>
 void matrix_set(const float* a, std::int64_t a_stride, const float* b, std::int64_t b_stride, std::int64_t depth,
-                float* c, std::int64_t c_stride, std::int64_t rows, int vectors) {
+                float* c, std::int64_t c_stride, std::int64_t rows, int vectors, float* largest = nullptr) {
     const std::int64_t a_step = W == Walk::along_row ? a_stride : 1;
     constexpr int step = Registers<Isa>::widest;
     for (int first = 0; first < vectors; first += step) {
         const int count = vectors - first < step ? vectors - first : step;
+        float* most = largest == nullptr ? nullptr : largest + first * L;
         with_constant<Registers<Isa>::widest>(count, [&]<int NV>() {
             constexpr int MR = Registers<Isa>::rows(NV);
             std::int64_t m = 0;
             for (; m + MR <= rows; m += MR) {
                 tile_set<Isa, Product, L, MR, NV, W>(a + m * a_step, a_stride, b + first * L, b_stride, depth,
-                                                     c + m * c_stride + first * L, c_stride);
+                                                     c + m * c_stride + first * L, c_stride, most);
             }
             if (m < rows) {
                 with_constant<MR - 1>(static_cast<int>(rows - m), [&]<int Rest>() {
                     tile_set<Isa, Product, L, Rest, NV, W>(a + m * a_step, a_stride, b + first * L, b_stride, depth,
-                                                           c + m * c_stride + first * L, c_stride);
+                                                           c + m * c_stride + first * L, c_stride, most);
                 });
             }
         });
     }
 }
 
-/// C[m] = factor[m] C[m] + A B over the same ranges. span(m, count) gives the range [begin, end) of k that rows
+/// C[m] = old C[m] + A B over the same ranges. span(m, count) gives the range [begin, end) of k that rows
 /// m .. m+count need; the rest of A is known to be 0 there.
 template <class Isa, class Product, int L, Walk W, class Span>
 void matrix_add(const float* a, std::int64_t a_stride, const float* b, std::int64_t b_stride, float* c,
-                std::int64_t c_stride, std::int64_t rows, int vectors, const float* factor, Span span) {
+                std::int64_t c_stride, std::int64_t rows, int vectors, Old old, const float* factor, Span span) {
     const std::int64_t a_step = W == Walk::along_row ? a_stride : 1;
     const std::int64_t a_depth = W == Walk::along_row ? 1 : a_stride;
     constexpr int step = Registers<Isa>::widest;
@@ -126,9 +142,9 @@ void matrix_add(const float* a, std::int64_t a_stride, const float* b, std::int6
             constexpr int MR = Registers<Isa>::rows(NV);
             const auto run = [&]<int Rows>(std::int64_t m) {
                 const auto [begin, end] = span(m, Rows);
-                tile_add<Isa, Product, L, Rows, NV, W>(
-                    a + m * a_step + begin * a_depth, a_stride, b + first * L + begin * b_stride, b_stride, end - begin,
-                    c + m * c_stride + first * L, c_stride, factor == nullptr ? nullptr : factor + m);
+                tile_add<Isa, Product, L, Rows, NV, W>(a + m * a_step + begin * a_depth, a_stride,
+                                                       b + first * L + begin * b_stride, b_stride, end - begin,
+                                                       c + m * c_stride + first * L, c_stride, old, factor + m);
             };
             std::int64_t m = 0;
             for (; m + MR <= rows; m += MR) { run.template operator()<MR>(m); }
