@@ -9,6 +9,15 @@ install(TARGETS heed EXPORT heed-targets
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/heed DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h")
 install(EXPORT heed-targets NAMESPACE heed:: DESTINATION ${heed_package_dir})
 
+# What a consumer must link besides heed itself: everything behind a static library, nothing behind a shared one.
+set(heed_pc_libraries "-pthread")
+set(heed_needs_dnnl OFF)
+get_target_property(heed_links heed LINK_LIBRARIES)
+if(NOT heed_type STREQUAL "SHARED_LIBRARY" AND heed_links MATCHES "DNNL::dnnl")
+  set(heed_needs_dnnl ON)
+  string(APPEND heed_pc_libraries " -ldnnl")
+endif()
+
 configure_package_config_file(${PROJECT_SOURCE_DIR}/cmake/heed-config.cmake.in
   ${PROJECT_BINARY_DIR}/heed-config.cmake INSTALL_DESTINATION ${heed_package_dir})
 # Before 1.0 the minor version promises compatibility.
