@@ -32,7 +32,7 @@ std::string tidy(std::string help) {
 
 /// Why no command was found: none was given, or none is called that.
 std::string no_command(int count, char** arguments) {
-    const std::string expected = "expected a command: attend, explain, size or walkthrough (see heed --help)";
+    const std::string expected = "expected a command: attend, explain, patterns, positions, size or walkthrough (see heed --help)";
     return count < 2 ? expected : expected + ", got '" + arguments[1] + "'";
 }
 
@@ -43,6 +43,8 @@ int run(int count, char** arguments) {
     app.require_subcommand(1);
     add_attend(app);
     add_explain(app);
+    add_patterns(app);
+    add_positions(app);
     add_size(app);
     add_walkthrough(app);
     app.footer(
@@ -50,6 +52,8 @@ int run(int count, char** arguments) {
         "  heed walkthrough                                  a small example, every number of it\n"
         "  heed attend in.safetensors --out out.safetensors  attention on tensors from a file\n"
         "  heed explain --shape 1,32,8,4096,4096,128 --causal --dtype bf16\n"
+        "  heed patterns \"causal & window(255, 0)\"           a mask pattern, drawn, and its cost\n"
+        "  heed positions --svg rope.svg                     rotary frequencies and their scalings, drawn\n"
         "  heed size llama-3-8b                              parameters, operations, cache\n\n"
         "heed COMMAND --help has the options and examples of a command.\n"
         "Exit codes: 0 done, 2 arguments or files that cannot be used, 1 anything else.");

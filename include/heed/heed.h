@@ -3,10 +3,15 @@
 
 #include <heed/attention.h>
 #include <heed/context.h>
+#include <heed/convert_heads.h>
 #include <heed/dtype.h>
 #include <heed/error.h>
 #include <heed/inspect.h>
+#include <heed/matmul.h>
+#include <heed/merge.h>
+#include <heed/mla.h>
 #include <heed/pattern.h>
+#include <heed/positions.h>
 #include <heed/random.h>
 #include <heed/safetensors.h>
 #include <heed/sizes.h>

@@ -3,6 +3,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -103,6 +104,19 @@ struct BlockPair {
 HEED_API Pattern blocks(std::int64_t query_block_size, std::int64_t key_block_size, std::span<const BlockPair> pairs);
 /// pattern_of_head[h]: a pattern for each query head; an absent one sees everything.
 HEED_API Pattern per_head(std::vector<Pattern> pattern_of_head);
+
+/// The pattern that a text names: "causal & (window(256, 0) | global(0))", as describe() writes it. The building
+/// blocks by their names above, `global` for short, `everything` for the absent pattern; & binds tighter than |.
+///
+///     padding(7, 5)                one length for each batch entry
+///     document(0*3, 1*5; 0*8)      ids, id*count for repeated ones; a list for each batch entry, apart by ;
+///     random_blocks(64, 32, 3, 1)  or random_blocks(64, 32, 3, seed 1)
+///     blocks(64x64, 0:0, 1:0)      block sizes, then pairs query_block:key_block
+///     per_head(causal, everything)
+///
+/// Throws Error, saying where and what was expected. What describe() cut short ("..., 40 in all", "212 pairs") is not
+/// a pattern.
+HEED_API Pattern parse(std::string_view text);
 
 }  // namespace patterns
 }  // namespace heed

@@ -25,7 +25,7 @@ class Usage(CliTest):
         self.assertTrue(re.fullmatch(r"heed \d+\.\d+\.\d+\n", self.succeed("--version")))
 
     def test_bad_arguments_are_one_line_and_code_2(self):
-        self.refuse(saying="expected a command: attend, explain, size or walkthrough")
+        self.refuse(saying="expected a command: attend, explain, patterns, size or walkthrough")
         self.refuse("atend", saying="got 'atend'")
         self.refuse("--bogus", saying="--bogus")
         self.refuse("\x1b[31m\n", saying="\\x1b[31m\\x0a")

@@ -1,13 +1,19 @@
 #pragma once
 #include "cpu/attention_isa.h"
 #include "cpu/isa/tables.h"
+#include "cpu/matmul.h"
+#include "cpu/rows.h"
+#include "cpu/rope_isa.h"
 
 namespace heed::cpu {
 
 /// Every operation for one instruction set.
 template <class Isa>
 constexpr Kernels kernels() {
-    return {.attention = attention_functions<Isa>()};
+    return {.attention = attention_functions<Isa>(),
+            .rows = {.combine = combine_rows<Isa>, .dot = dot_rows<Isa>},
+            .matmul = matmul<Isa>,
+            .rope = rope_functions<Isa>()};
 }
 
 }  // namespace heed::cpu

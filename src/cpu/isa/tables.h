@@ -1,5 +1,6 @@
 #pragma once
 #include "base/attention_problem.h"
+#include "base/matmul_problem.h"
 #include "base/pool.h"
 
 namespace heed::cpu {
@@ -13,8 +14,30 @@ struct AttentionFunctions {
                     const std::int64_t* rows, std::int64_t count, std::int64_t stride, float* out);
 };
 
+/// A row of any float type and stride.
+struct RowAddress {
+    DType dtype;
+    char* data;
+    std::int64_t stride;
+};
+
+struct RowFunctions {
+    void (*combine)(const RowAddress* row, const float* weight, std::int64_t count, std::int64_t size, RowAddress to);
+    float (*dot)(const RowAddress& a, const RowAddress& b, std::int64_t size);
+};
+
+struct RopeCall;
+struct RopeFunctions {
+    /// `count` tokens from `begin` on of batch entry b, all heads; positions [count].
+    void (*block)(const RopeCall& call, std::int64_t b, std::int64_t begin, std::int64_t count,
+                  const std::int64_t* positions, float* scratch);
+};
+
 struct Kernels {
     AttentionFunctions attention;
+    RowFunctions rows;
+    void (*matmul)(detail::Pool& pool, const MatmulProblem& problem);
+    RopeFunctions rope;
 };
 
 extern const Kernels portable_kernels;

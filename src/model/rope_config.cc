@@ -1,0 +1,360 @@
+#include <heed/positions.h>
+
+#include <heed/error.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <set>
+
+namespace heed {
+namespace {
+
+using nlohmann::json;
+
+// A config.json has a few kilobytes; label lists of classifiers make the longest ones.
+constexpr std::size_t text_limit = std::size_t{16} << 20U;
+constexpr int depth_limit = 32;
+constexpr std::int64_t largest_length = std::int64_t{1} << 40;
+constexpr std::int64_t largest_size = std::int64_t{1} << 20;
+
+[[noreturn]] void fail(const std::string& key, const std::string& expected, const std::string& came) {
+    throw Error("[rope_from_config] " + key + ": expected " + expected + ", got " + came);
+}
+
+/// A value as an error message can show it: plain ASCII, short.
+std::string shown(const json& value) {
+    constexpr std::size_t longest = 48;
+    std::string text = value.dump(-1, ' ', true, json::error_handler_t::replace);
+    if (text.size() > longest) { text = text.substr(0, longest) + "..."; }
+    return text;
+}
+
+json parse(std::string_view text) {
+    if (text.size() > text_limit) {
+        fail("json", "at most " + std::to_string(text_limit) + " bytes", std::to_string(text.size()));
+    }
+    // One set of keys for every open object, so that a key given twice does not silently win over itself.
+    std::vector<std::set<std::string>> open;
+    const auto watch = [&](int depth, json::parse_event_t event, json& parsed) {
+        if (depth > depth_limit) { fail("json", "at most " + std::to_string(depth_limit) + " levels", "more"); }
+        if (event == json::parse_event_t::object_start) { open.emplace_back(); }
+        if (event == json::parse_event_t::object_end) { open.pop_back(); }
+        if (event == json::parse_event_t::key && !open.back().insert(parsed.get<std::string>()).second) {
+            fail("json", "every key once", shown(parsed) + " twice");
+        }
+        return true;
+    };
+    try {
+        return json::parse(text.begin(), text.end(), watch);
+    } catch (const json::parse_error& error) {
+        fail("json", "JSON text", "something else at byte " + std::to_string(error.byte));
+    } catch (const json::exception&) { fail("json", "JSON numbers that a double can hold", "a larger one"); }
+}
+
+/// An object of the file and what to call it in messages. null counts as absent, as it does for what writes the files.
+struct Object {
+    const json* value;
+    std::string name;  ///< "" or "rope_scaling."
+
+    const json* find(const std::string& key) const {
+        const auto found = value->find(key);
+        return found == value->end() || found->is_null() ? nullptr : &*found;
+    }
+    bool has(const std::string& key) const { return find(key) != nullptr; }
+
+    std::optional<double> number(const std::string& key) const {
+        const json* found = find(key);
+        if (found == nullptr) { return std::nullopt; }
+        if (!found->is_number()) { fail(name + key, "a number", shown(*found)); }
+        return found->get<double>();
+    }
+    double number(const std::string& key, double absent) const { return number(key).value_or(absent); }
+    double needed(const std::string& key) const {
+        if (!has(key)) { fail(name + key, "a number", "no such key"); }
+        return *number(key);
+    }
+
+    std::optional<std::int64_t> integer(const std::string& key, std::int64_t most) const {
+        const json* found = find(key);
+        if (found == nullptr) { return std::nullopt; }
+        // Some files write lengths as 8192.0.
+        const double x = found->is_number() ? found->get<double>() : 0;
+        if (!(x >= 1 && x <= static_cast<double>(most)) || x != std::floor(x)) {
+            fail(name + key, "a whole number from 1 to " + std::to_string(most), shown(*found));
+        }
+        return static_cast<std::int64_t>(x);
+    }
+
+    bool boolean(const std::string& key, bool absent) const {
+        const json* found = find(key);
+        if (found == nullptr) { return absent; }
+        if (!found->is_boolean()) { fail(name + key, "true or false", shown(*found)); }
+        return found->get<bool>();
+    }
+    std::string text(const std::string& key, const std::string& absent) const {
+        const json* found = find(key);
+        if (found == nullptr) { return absent; }
+        if (!found->is_string()) { fail(name + key, "a string", shown(*found)); }
+        return found->get<std::string>();
+    }
+    std::vector<double> numbers(const std::string& key) const {
+        const json* found = find(key);
+        if (found == nullptr) { fail(name + key, "a list of numbers", "no such key"); }
+        if (!found->is_array()) { fail(name + key, "a list of numbers", shown(*found)); }
+        std::vector<double> list;
+        for (const json& entry : *found) {
+            if (!entry.is_number()) { fail(name + key, "a list of numbers", shown(entry) + " in it"); }
+            list.push_back(entry.get<double>());
+        }
+        return list;
+    }
+    std::optional<Object> object(const std::string& key) const {
+        const json* found = find(key);
+        if (found == nullptr) { return std::nullopt; }
+        if (!found->is_object()) { fail(name + key, "an object or null", shown(*found)); }
+        return Object{found, name + key + "."};
+    }
+};
+
+constexpr std::array layer_types = {"full_attention", "sliding_attention", "chunked_attention", "linear_attention"};
+
+/// A setting that we do not know might change every number: better refused than ignored.
+void refuse_unknown_settings(const Object& settings) {
+    static const std::set<std::string> known = {"rope_type",        "type",
+                                                "rope_theta",       "factor",
+                                                "attention_factor", "original_max_position_embeddings",
+                                                "beta_fast",        "beta_slow",
+                                                "mscale",           "mscale_all_dim",
+                                                "truncate",         "low_freq_factor",
+                                                "high_freq_factor", "short_factor",
+                                                "long_factor",      "partial_rotary_factor",
+                                                "finetuned"};  // a remark of some YaRN files
+    for (const auto& [key, value] : settings.value->items()) {
+        if (!value.is_null() && !known.contains(key)) {
+            fail(settings.name + shown(key), "settings of a rope type that heed knows", shown(value));
+        }
+    }
+}
+
+/// What all layers share.
+struct Model {
+    Object top;
+    std::string type;
+    std::int64_t head_size = 0;
+    std::int64_t max_positions = 0;
+    Pairing pairing = Pairing::halves;
+
+    explicit Model(const Object& config) : top(config) {
+        type = top.text("model_type", "");
+        max_positions = top.integer("max_position_embeddings", largest_length)
+                            .value_or(top.integer("n_positions", largest_length).value_or(0));
+        head_size = find_head_size();
+        pairing = find_pairing();
+    }
+
+    std::int64_t find_head_size() const {
+        // In DeepSeek's files head_dim, where it is there, means the rotated part too.
+        if (const auto size = top.integer("qk_rope_head_dim", largest_size)) { return *size; }
+        if (const auto size = top.integer("head_dim", largest_size)) { return *size; }
+        const auto either = [&](const char* key, const char* old_key) {
+            const auto found = top.integer(key, largest_size);
+            const auto old = found ? found : top.integer(old_key, largest_size);
+            if (!old) { fail(key, "a whole number, or head_dim", "no such key"); }
+            return *old;
+        };
+        const std::int64_t width = either("hidden_size", "n_embd");
+        const std::int64_t heads = either("num_attention_heads", "n_head");
+        if (width % heads != 0) {
+            fail("num_attention_heads", "a divisor of the width " + std::to_string(width), std::to_string(heads));
+        }
+        return width / heads;
+    }
+
+    Pairing find_pairing() const {
+        if (top.has("rope_interleave")) {
+            return top.boolean("rope_interleave", true) ? Pairing::interleaved : Pairing::halves;
+        }
+        constexpr std::array interleaved = {"deepseek_v2", "deepseek_v3", "gptj", "codegen", "cohere", "cohere2"};
+        return std::ranges::find(interleaved, type) != interleaved.end() ? Pairing::interleaved : Pairing::halves;
+    }
+
+    /// Numbers of a head that rotate.
+    std::int64_t rotary_size(const Object& settings) const {
+        if (const auto size = top.integer("rotary_dim", largest_size)) {
+            if (*size > head_size || *size % 2 != 0) {
+                fail("rotary_dim", "an even number up to the head size " + std::to_string(head_size),
+                     std::to_string(*size));
+            }
+            return *size;
+        }
+        std::string name = settings.name + "partial_rotary_factor";
+        std::optional<double> share = settings.number("partial_rotary_factor");
+        for (const char* key : {"partial_rotary_factor", "rotary_pct"}) {
+            if (!share && top.has(key)) {
+                share = top.number(key);
+                name = key;
+            }
+        }
+        if (top.has("qk_rope_head_dim")) { share.reset(); }  // that size is the share already
+        if (share && !(*share > 0 && *share <= 1)) { fail(name, "more than 0, up to 1", shown(*share)); }
+        const auto size = static_cast<std::int64_t>(static_cast<double>(head_size) * share.value_or(1));
+        if (size < 2 || size % 2 != 0) {
+            fail(share ? name : "head_dim", "an even number of rotated numbers, 2 or more", std::to_string(size));
+        }
+        return size;
+    }
+
+    /// The length before stretching. Phi-3 has it beside the settings.
+    std::int64_t trained(const Object& settings, bool needed) const {
+        constexpr const char* key = "original_max_position_embeddings";
+        if (const auto length = settings.integer(key, largest_length)) { return *length; }
+        if (const auto length = top.integer(key, largest_length)) { return *length; }
+        if (needed || max_positions == 0) { fail(settings.name + key, "a length", "no such key"); }
+        return max_positions;
+    }
+
+    /// Where it is missing, the longest length over the trained one.
+    double factor(const Object& settings, std::int64_t trained_length) const {
+        if (const auto factor = settings.number("factor")) { return *factor; }
+        if (max_positions == 0) { fail(settings.name + "factor", "a number", "no such key"); }
+        return static_cast<double>(max_positions) / static_cast<double>(trained_length);
+    }
+
+    RopeScaling scaling(const Object& settings, const std::string& rope_type) const {
+        if (rope_type == "default") { return rope_scaling::None{}; }
+        if (rope_type == "linear") { return rope_scaling::Linear{settings.needed("factor")}; }
+        if (rope_type == "dynamic") {
+            if (max_positions == 0) { fail("max_position_embeddings", "a length", "no such key"); }
+            return rope_scaling::DynamicNtk{settings.needed("factor"), max_positions};
+        }
+        if (rope_type == "yarn") {
+            const std::int64_t length = trained(settings, false);
+            return rope_scaling::Yarn{.factor = factor(settings, length),
+                                      .trained = length,
+                                      .beta_fast = settings.number("beta_fast", 32),
+                                      .beta_slow = settings.number("beta_slow", 1),
+                                      .truncate = settings.boolean("truncate", true),
+                                      .attention_factor = settings.number("attention_factor"),
+                                      .mscale = settings.number("mscale", 0),
+                                      .mscale_all_dim = settings.number("mscale_all_dim", 0)};
+        }
+        if (rope_type == "llama3") {
+            return rope_scaling::Llama3{.factor = settings.needed("factor"),
+                                        .trained = trained(settings, true),
+                                        .low_freq_factor = settings.needed("low_freq_factor"),
+                                        .high_freq_factor = settings.needed("high_freq_factor")};
+        }
+        if (rope_type == "longrope" || rope_type == "su") {
+            const std::int64_t length = trained(settings, false);
+            return rope_scaling::LongRope{.factor = factor(settings, length),
+                                          .trained = length,
+                                          .short_factors = settings.numbers("short_factor"),
+                                          .long_factors = settings.numbers("long_factor"),
+                                          .attention_factor = settings.number("attention_factor")};
+        }
+        if (rope_type == "proportional") {
+            return rope_scaling::Proportional{.share = settings.number("partial_rotary_factor", 1),
+                                              .factor = settings.number("factor", 1)};
+        }
+        fail(settings.name + "rope_type", "default, linear, dynamic, yarn, llama3, longrope or proportional",
+             shown(rope_type));
+    }
+
+    LayerRope layer(const std::string& layer_type, const Object& settings) const {
+        refuse_unknown_settings(settings);
+        const std::string old_name = settings.text("type", "default");
+        const std::string rope_type = settings.text("rope_type", old_name);
+        if (settings.has("type") && rope_type != old_name) {
+            fail(settings.name + "type", "the same as rope_type, " + shown(rope_type), shown(old_name));
+        }
+        LayerRope result;
+        result.layer_type = layer_type;
+        result.rope.pairing = pairing;
+        result.rope.theta = settings.number("rope_theta", theta());
+        result.rope.scaling = scaling(settings, rope_type);
+        result.rope.size = rope_type == "proportional" ? head_size : rotary_size(settings);
+        try {
+            static_cast<void>(rope_table(result.rope));
+        } catch (const Error& error) {
+            throw Error("[rope_from_config] " + settings.name + "rope_type " + rope_type + ": " + error.what());
+        }
+        return result;
+    }
+
+    double theta() const { return top.number("rope_theta", top.number("rotary_emb_base", 10000)); }
+};
+
+/// Families that rotate whether or not their files mention it.
+bool rotates(const Object& top, const std::string& type) {
+    for (const char* key : {"rope_theta", "rope_scaling", "rope_parameters", "rotary_dim", "rotary_pct",
+                            "rotary_emb_base", "partial_rotary_factor"}) {
+        if (top.value->contains(key)) { return true; }
+    }
+    constexpr std::array families = {"llama", "mistral",  "mixtral",     "qwen2",      "qwen3",
+                                     "gemma", "gemma2",   "gemma3_text", "phi",        "phi3",
+                                     "gptj",  "gpt_neox", "deepseek_v2", "deepseek_v3"};
+    return std::ranges::find(families, type) != families.end();
+}
+
+std::vector<std::string> listed_layers(const Object& top) {
+    std::vector<std::string> result;
+    const json* list = top.find("layer_types");
+    if (list == nullptr) { return result; }
+    if (!list->is_array()) { fail("layer_types", "a list of strings", shown(*list)); }
+    for (const json& entry : *list) {
+        if (!entry.is_string()) { fail("layer_types", "a list of strings", shown(entry) + " in it"); }
+        result.push_back(entry.get<std::string>());
+    }
+    return result;
+}
+
+}  // namespace
+
+RopeConfig rope_from_config(std::string_view text) {
+    const json file = parse(text);
+    if (!file.is_object()) { fail("json", "an object", shown(file)); }
+    Object top{&file, ""};
+    // A model of several parts keeps its text model's settings apart.
+    if (const auto part = top.object("text_config"); part && !rotates(top, top.text("model_type", ""))) { top = *part; }
+    if (!rotates(top, top.text("model_type", ""))) {
+        fail("rope_theta, rope_scaling or rope_parameters", "one of them, for a model with rotary positions",
+             "none in a model of type " + shown(top.text("model_type", "")));
+    }
+    const Model model(top);
+    RopeConfig config;
+    config.head_size = model.head_size;
+    config.max_positions = model.max_positions;
+    config.layer_types = listed_layers(top);
+
+    const json nothing = json::object();
+    const auto parameters = top.object("rope_parameters");
+    if (parameters && top.has("rope_scaling")) { fail("rope_scaling", "none beside rope_parameters", "both"); }
+    if (parameters && !parameters->value->empty() &&
+        std::ranges::all_of(parameters->value->items(),
+                            [](const auto& item) { return item.value().is_object() || item.value().is_null(); })) {
+        for (const auto& [key, value] : parameters->value->items()) {
+            if (std::ranges::find(layer_types, key) == layer_types.end()) {
+                fail("rope_parameters." + shown(key), "a kind of layer such as full_attention", shown(value));
+            }
+            if (value.is_object()) { config.kinds.push_back(model.layer(key, *parameters->object(key))); }
+        }
+        if (config.kinds.empty()) { fail("rope_parameters", "settings for a kind of layer", "null"); }
+        return config;
+    }
+    const auto scaling = top.object("rope_scaling");
+    const Object settings = parameters ? *parameters : scaling ? *scaling : Object{&nothing, ""};
+    if (const auto local = top.number("rope_local_base_freq")) {
+        config.kinds = {model.layer("full_attention", settings), model.layer("sliding_attention", {&nothing, ""})};
+        config.kinds[1].rope.theta = *local;
+        if (!(*local > 0) || !std::isfinite(*local)) {
+            fail("rope_local_base_freq", "a positive number", shown(*local));
+        }
+        return config;
+    }
+    config.kinds = {model.layer("", settings)};
+    return config;
+}
+
+}  // namespace heed

@@ -1,0 +1,105 @@
+#include <heed/matmul.h>
+
+#include "base/overlap.h"
+#include "cpu/instruction_sets.h"
+#include "ops/attention_checks.h"
+#include "reference/matmul.h"
+
+#include <cmath>
+
+namespace heed {
+namespace {
+
+constexpr const char* function = "matmul";
+
+void check_operand(const char* name, const View& view, int rank) {
+    if (!view) { refuse(function, name, "a tensor", "none"); }
+    if (view.rank() < 2) { refuse(function, name, "at least 2 axes", to_string(view.shape())); }
+    if (view.rank() != rank) {
+        refuse(function, name, std::to_string(rank) + " axes as a has", to_string(view.shape()));
+    }
+    if (view.data() == nullptr && view.shape().elements() > 0) { refuse(function, name, "memory", "a null pointer"); }
+    check_dtype(function, name, view, {DType::f32, DType::bf16, DType::f16, DType::f64});
+}
+
+template <class AnyView>
+MatrixAddress matrix_of(const AnyView& view) {
+    const int last = view.rank() - 1;
+    return {view.dtype(), static_cast<char*>(const_cast<void*>(view.data())), view.stride(last - 1), view.stride(last)};
+}
+
+/// Sorts the leading axes into those of c and those that are summed over.
+void leading_axes(const View& a, const View& b, const View& c, MatmulProblem& problem) {
+    for (int axis = 0; axis < a.rank() - 2; ++axis) {
+        const std::int64_t longer = a.extent(axis) != 1 ? a.extent(axis) : b.extent(axis);
+        const std::string of_a = std::to_string(longer);
+        if (b.extent(axis) != 1 && b.extent(axis) != longer) {
+            refuse(function, "b", of_a + " or 1 along axis " + std::to_string(axis) + ", as in a",
+                   to_string(b.shape()));
+        }
+        if (c.extent(axis) != 1 && c.extent(axis) != longer && longer != 1) {
+            refuse(function, "c", of_a + " or 1 along axis " + std::to_string(axis), to_string(c.shape()));
+        }
+        const std::int64_t extent = c.extent(axis) != 1 ? c.extent(axis) : longer;
+        MatmulProblem::Axes& axes = c.extent(axis) != 1 ? problem.kept : problem.summed;
+        const auto stride = [&](const View& view) { return view.extent(axis) == 1 ? 0 : view.stride(axis); };
+        axes.extent[axes.count] = extent;
+        axes.a[axes.count] = stride(a);
+        axes.b[axes.count] = stride(b);
+        axes.c[axes.count] = stride(c);
+        axes.elements *= extent;
+        ++axes.count;
+    }
+}
+
+MatmulProblem checked(const View& a, const View& b, const MutableView& c, const MatmulOptions& options) {
+    check_operand("a", a, a.rank());
+    check_operand("b", b, a.rank());
+    check_operand("c", c, a.rank());
+    const int row = a.rank() - 2;
+    const int column = a.rank() - 1;
+    MatmulProblem problem;
+    problem.rows = a.extent(row);
+    problem.depth = a.extent(column);
+    problem.columns = b.extent(column);
+    if (b.extent(row) != problem.depth) {
+        refuse(function, "b", std::to_string(problem.depth) + " rows, the columns of a", to_string(b.shape()));
+    }
+    if (c.extent(row) != problem.rows || c.extent(column) != problem.columns) {
+        refuse(function, "c", "a matrix of " + to_string(Shape{problem.rows, problem.columns}), to_string(c.shape()));
+    }
+    leading_axes(a, b, c, problem);
+    check_output(function, "c", c, c.shape(), {DType::f32, DType::bf16, DType::f16, DType::f64});
+    if (overlaps(c, a)) { refuse(function, "c", "memory apart from a", "an overlap"); }
+    if (overlaps(c, b)) { refuse(function, "c", "memory apart from b", "an overlap"); }
+    const auto finite = [](const char* name, double value) {
+        if (!std::isfinite(value)) { refuse(function, name, "a finite number", std::to_string(value)); }
+    };
+    finite("alpha", options.alpha);
+    finite("beta", options.beta);
+    problem.alpha = options.alpha;
+    problem.beta = options.beta;
+    problem.a = matrix_of(a);
+    problem.b = matrix_of(b);
+    problem.c = matrix_of(c);
+    return problem;
+}
+
+}  // namespace
+
+void matmul(Context& context, const View& a, const View& b, const MutableView& c, const MatmulOptions& options) {
+    const MatmulProblem problem = checked(a, b, c, options);
+    if (c.shape().elements() == 0) { return; }
+    detail::Pool& pool = context.pool();
+    const auto lock = pool.lock();
+    if (a.dtype() == DType::f64 || b.dtype() == DType::f64 || c.dtype() == DType::f64) {
+        const std::int64_t rows = problem.kept.elements * problem.rows;
+        detail::parallel(pool, rows, problem.depth * problem.columns > 1024, [&](std::int64_t n, int) {
+            reference::matmul_row(problem, n / problem.rows, n % problem.rows);
+        });
+        return;
+    }
+    cpu::instruction_set().kernels->matmul(pool, problem);
+}
+
+}  // namespace heed

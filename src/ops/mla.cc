@@ -1,0 +1,365 @@
+#include <heed/matmul.h>
+#include <heed/mla.h>
+#include <heed/tensor.h>
+
+#include "base/overlap.h"
+#include "cpu/instruction_sets.h"
+#include "ops/attention_checks.h"
+
+#include <cmath>
+#include <vector>
+
+namespace heed {
+namespace {
+
+/// The sizes of a call, once they are known to agree.
+struct Sizes {
+    std::int64_t batch, heads, queries, keys;   // B, H, T, S
+    std::int64_t latent, plain, rotary, value;  // r, n, p, v
+};
+
+void check_axes(const char* function, const char* name, const View& view, int rank, const char* axes) {
+    if (!view) { refuse(function, name, std::string("a tensor ") + axes, "none"); }
+    if (view.rank() != rank) { refuse(function, name, axes, to_string(view.shape())); }
+}
+void check_shape(const char* function, const char* name, const View& view, const Shape& shape) {
+    if (!(view.shape() == shape)) { refuse(function, name, to_string(shape), to_string(view.shape())); }
+    if (view.data() == nullptr && shape.elements() > 0) { refuse(function, name, "memory", "a null pointer"); }
+}
+
+/// Sizes from q and the weights; `keys` is left 0.
+Sizes checked_sizes(const char* function, const View& q, const MlaWeights& weights) {
+    check_axes(function, "q", q, 4, "[B,H,T,n+p]");
+    check_dtype(function, "q", q, {DType::f32, DType::bf16, DType::f16, DType::f64});
+    check_axes(function, "up_key", weights.up_key, 3, "[H,n,r]");
+    check_axes(function, "up_value", weights.up_value, 3, "[H,v,r]");
+    check_dtype(function, "up_key", weights.up_key, {q.dtype()});
+    check_dtype(function, "up_value", weights.up_value, {q.dtype()});
+    Sizes z{};
+    z.batch = q.extent(0);
+    z.heads = q.extent(1);
+    z.queries = q.extent(2);
+    z.plain = weights.up_key.extent(1);
+    z.latent = weights.up_key.extent(2);
+    z.rotary = q.extent(3) - z.plain;
+    z.value = weights.up_value.extent(1);
+    if (z.rotary < 0) {
+        refuse(function, "q", "at least n = " + std::to_string(z.plain) + " numbers a head, the rows of up_key",
+               std::to_string(q.extent(3)));
+    }
+    if (z.plain < 1 || z.latent < 1) {
+        refuse(function, "up_key", "sizes n and r of at least 1", to_string(weights.up_key.shape()));
+    }
+    check_shape(function, "up_key", weights.up_key, {z.heads, z.plain, z.latent});
+    check_shape(function, "up_value", weights.up_value, {z.heads, z.value, z.latent});
+    return z;
+}
+
+Sizes checked_expanded(const char* function, const View& q, const View& latent, const View& rotary_key,
+                       const MlaWeights& weights) {
+    Sizes z = checked_sizes(function, q, weights);
+    check_axes(function, "latent", latent, 3, "[B,S,r]");
+    check_dtype(function, "latent", latent, {q.dtype()});
+    z.keys = latent.extent(1);
+    check_shape(function, "latent", latent, {z.batch, z.keys, z.latent});
+    if (z.rotary > 0 || rotary_key) {
+        check_axes(function, "rotary_key", rotary_key, 3, "[B,S,p]");
+        check_dtype(function, "rotary_key", rotary_key, {q.dtype()});
+        check_shape(function, "rotary_key", rotary_key, {z.batch, z.keys, z.rotary});
+    }
+    return z;
+}
+
+struct Named {
+    const char* name;
+    View view;
+};
+void refuse_overlaps(const char* function, const Named& output, std::initializer_list<Named> inputs) {
+    for (const Named& input : inputs) {
+        if (output.view && input.view && overlaps(output.view, input.view)) {
+            refuse(function, output.name, std::string("memory apart from ") + input.name, "an overlap");
+        }
+    }
+}
+
+/// [B,S,x] as [B,1,S,x], [H,x,y] as [1,H,x,y].
+template <class AnyView>
+AnyView with_axis(const AnyView& x, int axis) {
+    Shape shape, strides;
+    const std::int64_t e[3] = {x.extent(0), x.extent(1), x.extent(2)};
+    const std::int64_t s[3] = {x.stride(0), x.stride(1), x.stride(2)};
+    if (axis == 0) {
+        shape = {1, e[0], e[1], e[2]};
+        strides = {0, s[0], s[1], s[2]};
+    } else {
+        shape = {e[0], 1, e[1], e[2]};
+        strides = {s[0], 0, s[1], s[2]};
+    }
+    return AnyView(x.dtype(), x.data(), shape, strides);
+}
+View turned(const View& matrices) { return matrices.permute({0, 1, 3, 2}); }
+
+/// to [B,G,S,x] = from [B,H,S,x] where G is H, repeated where H is 1, and summed over h where G is 1.
+void copy_or_sum(Context& context, const View& from, const MutableView& to) {
+    if (to.shape().elements() == 0) { return; }
+    const cpu::RowFunctions& rows = cpu::instruction_set().kernels->rows;
+    const std::int64_t groups = to.extent(1);
+    const std::int64_t keys = to.extent(2);
+    const std::int64_t size = to.extent(3);
+    const std::int64_t summed = groups == 1 ? from.extent(1) : 1;
+    const auto lock = context.pool().lock();
+    const std::vector<float> ones(static_cast<std::size_t>(summed), 1.0F);
+    detail::parallel(
+        context.pool(), to.extent(0) * groups, to.shape().elements() * summed > 100000, [&](std::int64_t task, int) {
+            const std::int64_t b = task / groups;
+            const std::int64_t g = task % groups;
+            std::vector<cpu::RowAddress> row(static_cast<std::size_t>(summed));
+            for (std::int64_t s = 0; s < keys; ++s) {
+                const auto offset = [&](std::int64_t n) {
+                    const std::int64_t h = from.extent(1) == 1 ? 0 : g + n;
+                    return b * from.stride(0) + h * from.stride(1) + s * from.stride(2);
+                };
+                const std::int64_t target = b * to.stride(0) + g * to.stride(1) + s * to.stride(2);
+                if (from.dtype() == DType::f64) {
+                    for (std::int64_t e = 0; e < size; ++e) {
+                        double sum = 0;
+                        for (std::int64_t n = 0; n < summed; ++n) {
+                            sum += from.as<double>()[offset(n) + e * from.stride(3)];
+                        }
+                        write_number(to.dtype(), to.data(), target + e * to.stride(3), sum);
+                    }
+                    continue;
+                }
+                const auto bytes = [](DType dtype, std::int64_t n) {
+                    return n * static_cast<std::int64_t>(size_of(dtype));
+                };
+                for (std::int64_t n = 0; n < summed; ++n) {
+                    char* data = static_cast<char*>(const_cast<void*>(from.data())) + bytes(from.dtype(), offset(n));
+                    row[static_cast<std::size_t>(n)] = {from.dtype(), data, from.stride(3)};
+                }
+                rows.combine(row.data(), ones.data(), summed, size,
+                             {to.dtype(), static_cast<char*>(to.data()) + bytes(to.dtype(), target), to.stride(3)});
+            }
+        });
+}
+
+/// The keys and values of every head.
+struct Expanded {
+    Tensor keys;    ///< [B,H,S,n+p]
+    Tensor values;  ///< [B,H,S,v]
+
+    explicit Expanded(const Sizes& z, DType dtype)
+        : keys(Tensor::uninitialised(dtype, {z.batch, z.heads, z.keys, z.plain + z.rotary})),
+          values(Tensor::uninitialised(dtype, {z.batch, z.heads, z.keys, z.value})) {}
+
+    void fill(Context& context, const Sizes& z, const View& latent, const View& rotary_key, const MlaWeights& weights) {
+        matmul(context, with_axis(latent, 1), turned(with_axis(weights.up_key, 0)), keys.view().slice(3, 0, z.plain));
+        matmul(context, with_axis(latent, 1), turned(with_axis(weights.up_value, 0)), values);
+        if (z.rotary > 0) {
+            copy_or_sum(context, with_axis(rotary_key, 1), keys.view().slice(3, z.plain, z.plain + z.rotary));
+        }
+    }
+};
+
+AttentionOptions with_scale(AttentionOptions options, const Sizes& z) {
+    if (!options.scale) { options.scale = mla_scale(z.plain + z.rotary); }
+    return options;
+}
+
+DType wide(DType dtype) { return dtype == DType::f64 ? DType::f64 : DType::f32; }
+
+bool all_zero(const View& x, std::int64_t b, std::int64_t h, std::int64_t s) {
+    for (std::int64_t e = 0; e < x.extent(3); ++e) {
+        const std::int64_t at = b * x.stride(0) + h * x.stride(1) + s * x.stride(2) + e * x.stride(3);
+        if (read_number(x.dtype(), x.data(), at) != 0) { return false; }
+    }
+    return true;
+}
+
+bool has_non_finite(const View& latent) {
+    return dispatch_float(latent.dtype(), [&]<class T>() {
+        for (std::int64_t b = 0; b < latent.extent(0); ++b) {
+            for (std::int64_t s = 0; s < latent.extent(1); ++s) {
+                const T* row = latent.as<T>() + b * latent.stride(0) + s * latent.stride(1);
+                bool finite = true;
+                for (std::int64_t e = 0; e < latent.extent(2); ++e) {
+                    const auto x = static_cast<double>(row[e * latent.stride(2)]);
+                    finite = finite && x - x == 0;
+                }
+                if (!finite) { return true; }
+            }
+        }
+        return false;
+    });
+}
+
+/// The latents with those set to 0 that head h got no gradient from: a product 0 * NaN would let what
+/// the head may not see into its weights.
+Tensor seen_latents(const View& latent, const View& dkeys, const View& dvalues, std::int64_t h) {
+    Tensor seen = Tensor::copy_of(latent);
+    for (std::int64_t b = 0; b < latent.extent(0); ++b) {
+        for (std::int64_t s = 0; s < latent.extent(1); ++s) {
+            if (!all_zero(dkeys, b, h, s) || !all_zero(dvalues, b, h, s)) { continue; }
+            for (std::int64_t e = 0; e < latent.extent(2); ++e) {
+                write_number(seen.dtype(), seen.data(), (b * latent.extent(1) + s) * latent.extent(2) + e, 0);
+            }
+        }
+    }
+    return seen;
+}
+
+/// k = W_UK c, value = W_UV c: the gradients of W_UK and W_UV.
+void weight_gradients(Context& context, const View& latent, const View& dkeys, const View& dvalues,
+                      const MlaGradients& gradients) {
+    const auto one = [&](const View& latents, const View& dupper, const MutableView& dweight) {
+        if (dweight) { matmul(context, turned(dupper), with_axis(latents, 1), with_axis(dweight, 0)); }
+    };
+    if (!gradients.dup_key && !gradients.dup_value) { return; }
+    if (!has_non_finite(latent)) {
+        one(latent, dkeys, gradients.dup_key);
+        one(latent, dvalues, gradients.dup_value);
+        return;
+    }
+    for (std::int64_t h = 0; h < dkeys.extent(1); ++h) {
+        const Tensor seen = seen_latents(latent, dkeys, dvalues, h);
+        const auto head = [h](const MutableView& view) { return view ? view.slice(0, h, h + 1) : view; };
+        one(seen, dkeys.slice(1, h, h + 1), head(gradients.dup_key));
+        one(seen, dvalues.slice(1, h, h + 1), head(gradients.dup_value));
+    }
+}
+
+/// ... and of c, in one rounding.
+void latent_gradient(Context& context, const Sizes& z, const MlaWeights& weights, const View& dkeys,
+                     const View& dvalues, const MutableView& dlatent) {
+    if (!dlatent) { return; }
+    const bool direct = dlatent.dtype() == wide(dlatent.dtype());
+    Tensor sums = direct ? Tensor() : Tensor::uninitialised(DType::f32, {z.batch, z.keys, z.latent});
+    const MutableView target = with_axis(direct ? dlatent : sums.view(), 1);
+    matmul(context, dkeys, with_axis(weights.up_key, 0), target);
+    matmul(context, dvalues, with_axis(weights.up_value, 0), target, {.beta = 1});
+    if (!direct) { copy_or_sum(context, target, with_axis(dlatent, 1)); }
+}
+
+}  // namespace
+
+double mla_scale(std::int64_t head_size, double mscale) {
+    if (head_size < 1) { refuse("mla_scale", "head_size", "at least 1", std::to_string(head_size)); }
+    if (!std::isfinite(mscale)) { refuse("mla_scale", "mscale", "a finite number", std::to_string(mscale)); }
+    return mscale * mscale / std::sqrt(static_cast<double>(head_size));
+}
+
+void mla_attend(Context& context, const View& q, const View& latent, const View& rotary_key, const MlaWeights& weights,
+                const MutableView& out, const AttentionOptions& options, const MutableView& lse) {
+    constexpr const char* function = "mla_attend";
+    const Sizes z = checked_expanded(function, q, latent, rotary_key, weights);
+    Expanded expanded(z, q.dtype());
+    const AttentionOptions scaled = with_scale(options, z);
+    checked_forward(function, q, expanded.keys, expanded.values, out, scaled, lse);
+    const std::initializer_list<Named> inputs = {
+        {"latent", latent}, {"rotary_key", rotary_key}, {"up_key", weights.up_key}, {"up_value", weights.up_value}};
+    refuse_overlaps(function, {"out", out}, inputs);
+    refuse_overlaps(function, {"lse", lse}, inputs);
+    expanded.fill(context, z, latent, rotary_key, weights);
+    attend(context, q, expanded.keys, expanded.values, out, scaled, lse);
+}
+
+void mla_attend_backward(Context& context, const View& q, const View& latent, const View& rotary_key,
+                         const MlaWeights& weights, const View& out, const View& lse, const View& dout,
+                         const MlaGradients& gradients, const AttentionOptions& options, const View& dlse) {
+    constexpr const char* function = "mla_attend_backward";
+    const Sizes z = checked_expanded(function, q, latent, rotary_key, weights);
+    Expanded expanded(z, q.dtype());
+    Tensor dkeys = Tensor::uninitialised(wide(q.dtype()), expanded.keys.shape());
+    Tensor dvalues = Tensor::uninitialised(wide(q.dtype()), expanded.values.shape());
+    const AttentionOptions scaled = with_scale(options, z);
+    const AttentionGradients inner{.dq = gradients.dq,
+                                   .dk = dkeys,
+                                   .dv = dvalues,
+                                   .dbias = gradients.dbias,
+                                   .dsinks = gradients.dsinks,
+                                   .dalibi_slopes = gradients.dalibi_slopes};
+    checked_backward(function, q, expanded.keys, expanded.values, out, lse, dout, inner, scaled, dlse);
+
+    const Named outputs[] = {{"dq", gradients.dq},
+                             {"dlatent", gradients.dlatent},
+                             {"drotary_key", gradients.drotary_key},
+                             {"dup_key", gradients.dup_key},
+                             {"dup_value", gradients.dup_value},
+                             {"dbias", gradients.dbias},
+                             {"dsinks", gradients.dsinks},
+                             {"dalibi_slopes", gradients.dalibi_slopes}};
+    const View like[] = {q, latent, rotary_key, weights.up_key, weights.up_value};
+    for (int n = 1; n < 5; ++n) {
+        if (!outputs[n].view) { continue; }
+        if (!like[n]) { refuse(function, outputs[n].name, "none where there is no rotary_key", "a tensor"); }
+        check_output(function, outputs[n].name, outputs[n].view, like[n].shape(), {q.dtype(), DType::f32});
+    }
+    for (int n = 0; n < 8; ++n) {
+        refuse_overlaps(function, outputs[n],
+                        {{"q", q},
+                         {"latent", latent},
+                         {"rotary_key", rotary_key},
+                         {"up_key", weights.up_key},
+                         {"up_value", weights.up_value},
+                         {"out", out},
+                         {"lse", lse},
+                         {"dout", dout},
+                         {"dlse", dlse},
+                         {"bias", options.bias},
+                         {"sinks", options.sinks},
+                         {"alibi_slopes", options.alibi_slopes}});
+        for (int other = 0; other < n; ++other) { refuse_overlaps(function, outputs[n], {outputs[other]}); }
+    }
+
+    expanded.fill(context, z, latent, rotary_key, weights);
+    attend_backward(context, q, expanded.keys, expanded.values, out, lse, dout, inner, scaled, dlse);
+    // k = [W_UK c ; kr], value = W_UV c
+    const View dplain = View(dkeys).slice(3, 0, z.plain);
+    weight_gradients(context, latent, dplain, dvalues, gradients);
+    latent_gradient(context, z, weights, dplain, dvalues, gradients.dlatent);
+    if (gradients.drotary_key) {
+        copy_or_sum(context, View(dkeys).slice(3, z.plain, z.plain + z.rotary), with_axis(gradients.drotary_key, 1));
+    }
+}
+
+void mla_attend_absorbed(Context& context, const View& q, const View& cache, const MlaWeights& weights,
+                         const MutableView& out, const AttentionOptions& options, const MutableView& lse) {
+    constexpr const char* function = "mla_attend_absorbed";
+    Sizes z = checked_sizes(function, q, weights);
+    check_axes(function, "cache", cache, 3, "[B,S,r+p]");
+    check_dtype(function, "cache", cache, {q.dtype()});
+    z.keys = cache.extent(1);
+    check_shape(function, "cache", cache, {z.batch, z.keys, z.latent + z.rotary});
+    const Shape out_shape{z.batch, z.heads, z.queries, z.value};
+    check_output(function, "out", out, out_shape, {q.dtype(), DType::f32});
+    for (const Named& output : {Named{"out", out}, Named{"lse", lse}}) {
+        refuse_overlaps(function, output,
+                        {{"q", q},
+                         {"cache", cache},
+                         {"up_key", weights.up_key},
+                         {"up_value", weights.up_value},
+                         {"allow", options.allow},
+                         {"bias", options.bias}});
+    }
+    if (lse) { refuse_overlaps(function, {"lse", lse}, {{"out", out}}); }
+
+    Tensor absorbed = Tensor::uninitialised(q.dtype(), {z.batch, z.heads, z.queries, z.latent + z.rotary});
+    Tensor latents = Tensor::uninitialised(wide(q.dtype()), {z.batch, z.heads, z.queries, z.latent});
+    const View keys = with_axis(cache, 1);
+    const View values = keys.slice(3, 0, z.latent);
+    const AttentionOptions scaled = with_scale(options, z);
+    checked_forward(function, absorbed, keys, values, latents, scaled, lse);
+
+    // One query a sequence: the batch takes the place of the rows, so that each head's weights are read once.
+    const auto rows = [&](auto view) { return z.queries == 1 ? view.permute({2, 1, 0, 3}) : view; };
+    matmul(context, rows(q.slice(3, 0, z.plain)), with_axis(weights.up_key, 0),
+           rows(absorbed.view().slice(3, 0, z.latent)));
+    if (z.rotary > 0) {
+        copy_or_sum(context, q.slice(3, z.plain, z.plain + z.rotary),
+                    absorbed.view().slice(3, z.latent, z.latent + z.rotary));
+    }
+    attend(context, absorbed, keys, values, latents, scaled, lse);
+    matmul(context, rows(View(latents)), turned(with_axis(weights.up_value, 0)), rows(out));
+}
+
+}  // namespace heed

@@ -1,0 +1,109 @@
+#include <heed/positions.h>
+
+#include "base/overlap.h"
+#include "base/rope_problem.h"
+#include "cpu/rope.h"
+#include "ops/attention_checks.h"
+#include "ops/positions_checks.h"
+#include "reference/rope.h"
+
+#include <cmath>
+
+namespace heed {
+namespace {
+
+void check_table(const char* function, const char* name, const RopeTable& table, std::int64_t head_size) {
+    const auto pairs = static_cast<std::int64_t>(table.frequencies.size());
+    if (pairs < 1 || pairs > head_size / 2) {
+        refuse(function, name,
+               "1 to " + std::to_string(head_size / 2) + " frequencies for heads of size " + std::to_string(head_size),
+               std::to_string(pairs));
+    }
+    for (std::size_t i = 0; i < table.frequencies.size(); ++i) {
+        if (!std::isfinite(table.frequencies[i])) {
+            refuse(function, std::string(name) + ".frequencies[" + std::to_string(i) + "]", "a finite number",
+                   std::to_string(table.frequencies[i]));
+        }
+    }
+    if (!(table.attention_factor > 0) || !std::isfinite(table.attention_factor)) {
+        refuse(function, std::string(name) + ".attention_factor", "a positive number",
+               std::to_string(table.attention_factor));
+    }
+    if (table.pairing != Pairing::interleaved && table.pairing != Pairing::halves) {
+        refuse(function, std::string(name) + ".pairing", "interleaved or halves",
+               std::to_string(static_cast<int>(table.pairing)));
+    }
+}
+
+bool same_memory(const View& a, const View& b) {
+    return a.data() == b.data() && a.dtype() == b.dtype() && a.shape() == b.shape() && a.strides() == b.strides();
+}
+
+/// `input` and `output` are what the caller knows x and out as.
+RopeProblem checked(const char* function, const char* input, const View& x, const char* output, const MutableView& out,
+                    const RopeTable& table, const char* table_name, const RopeOptions& options) {
+    if (!x) { refuse(function, input, "a tensor of 4 axes", "none"); }
+    if (x.rank() != 4) { refuse(function, input, "4 axes [batch, heads, length, size]", to_string(x.shape())); }
+    if (x.data() == nullptr && x.shape().elements() > 0) { refuse(function, input, "memory", "a null pointer"); }
+    check_dtype(function, input, x, {DType::f32, DType::bf16, DType::f16, DType::f64});
+    check_table(function, table_name, table, x.extent(3));
+    if (x.dtype() == DType::f32) {
+        check_output(function, output, out, x.shape(), {DType::f32});
+    } else {
+        check_output(function, output, out, x.shape(), {x.dtype(), DType::f32});
+    }
+    RopeProblem problem;
+    problem.in_place = same_memory(x, out);
+    if (!problem.in_place && overlaps(x, out)) {
+        refuse(function, output, std::string("the view ") + input + " itself or memory apart from it", "an overlap");
+    }
+    problem.x = x;
+    problem.out = out;
+    problem.positions = checked_positions(function, "positions", options.positions, x.extent(0), x.extent(2));
+    if (overlaps(out, options.positions)) { refuse(function, output, "memory apart from positions", "an overlap"); }
+    check_first(function, options.first, x.extent(2));
+    problem.first = options.first;
+    problem.frequencies = table.frequencies;
+    problem.factor = table.attention_factor;
+    problem.pairing = table.pairing;
+    return problem;
+}
+
+void run(Context& context, const RopeProblem& problem) {
+    if (problem.x.shape().elements() == 0) { return; }
+    if (problem.x.dtype() == DType::f64) {
+        reference::rope(problem);
+        return;
+    }
+    const auto lock = context.pool().lock();
+    cpu::rope(context.pool(), problem);
+}
+
+}  // namespace
+
+void rope(Context& context, const View& x, const MutableView& out, const RopeTable& table, const RopeOptions& options) {
+    run(context, checked("rope", "x", x, "out", out, table, "table", options));
+}
+
+void rope_backward(Context& context, const View& dout, const MutableView& dx, const RopeTable& table,
+                   const RopeOptions& options) {
+    RopeProblem problem = checked("rope_backward", "dout", dout, "dx", dx, table, "table", options);
+    for (double& f : problem.frequencies) { f = -f; }
+    run(context, problem);
+}
+
+void rerotate(Context& context, const View& x, const MutableView& out, const RopeTable& from, const RopeTable& to,
+              const RopeOptions& options) {
+    RopeProblem problem = checked("rerotate", "x", x, "out", out, to, "to", options);
+    check_table("rerotate", "from", from, x.extent(3));
+    if (from.frequencies.size() != to.frequencies.size()) {
+        refuse("rerotate", "from", std::to_string(to.frequencies.size()) + " frequencies as in to",
+               std::to_string(from.frequencies.size()));
+    }
+    if (from.pairing != to.pairing) { refuse("rerotate", "from", "the pairing of to", "the other one"); }
+    for (std::size_t i = 0; i < to.frequencies.size(); ++i) { problem.frequencies[i] -= from.frequencies[i]; }
+    problem.factor /= from.attention_factor;
+    run(context, problem);
+}
+
+}  // namespace heed

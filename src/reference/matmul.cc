@@ -1,0 +1,35 @@
+#include "reference/matmul.h"
+
+#include "base/dispatch.h"
+
+#include <vector>
+
+namespace heed::reference {
+namespace {
+
+double at(const MatrixAddress& x, std::int64_t offset, std::int64_t row, std::int64_t column) {
+    return read_number(x.dtype, x.data, offset + row * x.row_stride + column * x.column_stride);
+}
+
+}  // namespace
+
+void matmul_row(const MatmulProblem& p, std::int64_t n, std::int64_t m) {
+    const MatmulOffsets kept = offsets_of(p.kept, n);
+    std::vector<double> sum(static_cast<std::size_t>(p.columns), 0);
+    for (std::int64_t s = 0; s < p.summed.elements; ++s) {
+        const MatmulOffsets summed = offsets_of(p.summed, s);
+        for (std::int64_t k = 0; k < p.depth; ++k) {
+            const double x = at(p.a, kept.a + summed.a, m, k);
+            for (std::int64_t column = 0; column < p.columns; ++column) {
+                sum[static_cast<std::size_t>(column)] += x * at(p.b, kept.b + summed.b, k, column);
+            }
+        }
+    }
+    for (std::int64_t column = 0; column < p.columns; ++column) {
+        const double before = p.beta == 0 ? 0 : p.beta * at(p.c, kept.c, m, column);
+        write_number(p.c.dtype, p.c.data, kept.c + m * p.c.row_stride + column * p.c.column_stride,
+                     p.alpha * sum[static_cast<std::size_t>(column)] + before);
+    }
+}
+
+}  // namespace heed::reference

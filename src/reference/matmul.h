@@ -1,0 +1,9 @@
+#pragma once
+#include "base/matmul_problem.h"
+
+namespace heed::reference {
+
+/// Plain loops, double sums: the meaning of <heed/matmul.h>, and what computes f64. Row m of entry n of the kept axes.
+void matmul_row(const MatmulProblem& problem, std::int64_t n, std::int64_t m);
+
+}  // namespace heed::reference

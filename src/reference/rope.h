@@ -1,0 +1,9 @@
+#pragma once
+#include "base/rope_problem.h"
+
+namespace heed::reference {
+
+/// Plain loops in double: the meaning of RoPE in heed.
+void rope(const RopeProblem& problem);
+
+}  // namespace heed::reference
