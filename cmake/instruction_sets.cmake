@@ -7,18 +7,38 @@ function(heed_add_instruction_sets target)
   elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "aarch64|arm64")
     list(APPEND sets neon)
   endif()
+  if(HEED_INSTRUCTION_SETS)
+    list(JOIN HEED_INSTRUCTION_SETS "|" asked)
+    list(FILTER sets INCLUDE REGEX "^(portable|${asked})$")  # portable is what the others fall back to
+  endif()
   set(flags_portable "")
   set(flags_neon "")
   set(flags_avx2 -mavx2 -mfma -mf16c)
   set(flags_avx512 ${flags_avx2} -mavx512f -mavx512bw -mavx512dq -mavx512vl -mprefer-vector-width=512)
   set(flags_avx512bf16 ${flags_avx512} -mavx512bf16)
+  # -O3 in every build type but Debug. Under sanitizers the build's own level: -O3 takes minutes a file then. Fuzzing is
+  # for parsers, whose bytes never come here.
+  set(optimise $<$<NOT:$<CONFIG:Debug>>:-O3>)
+  if(HEED_FUZZ)
+    set(optimise -fno-sanitize=all)
+  elseif(HEED_SANITIZE)
+    set(optimise "")
+    # What AddressSanitizer sees anyway; a fifth of the compile time.
+    if(HEED_SANITIZE MATCHES "address.*undefined")
+      set(optimise -fno-sanitize=null,object-size)
+    endif()
+  endif()
+  # GCC 12's own AVX-512 header starts from undefined registers and then warns of it; Clang's has macros that are C.
+  set(quiet -Wno-maybe-uninitialized)
+  if(CMAKE_CXX_COMPILER_ID MATCHES "Clang")
+    set(quiet -Wno-c99-extensions -Wno-unused-const-variable)
+  endif()
   foreach(set ${sets})
     set(source ${PROJECT_SOURCE_DIR}/src/cpu/isa/${set}.cc)
     target_sources(${target} PRIVATE ${source})
-    # GCC 12's own AVX-512 header starts from undefined registers and then warns of it.
-    # Contraction: one rounding for a*b + c, as the hardware does it. -O3 in every build type but Debug's own.
+    # Contraction: one rounding for a*b + c, as the hardware does it.
     set_source_files_properties(${source} PROPERTIES COMPILE_OPTIONS
-      "${flags_${set}};-ffp-contract=fast;-fno-math-errno;-fno-trapping-math;-Wno-maybe-uninitialized;$<$<NOT:$<CONFIG:Debug>>:-O3>")
+      "${flags_${set}};-ffp-contract=fast;-fno-math-errno;-fno-trapping-math;${quiet};${optimise}")
     string(TOUPPER ${set} upper)
     target_compile_definitions(${target} PRIVATE HEED_HAS_${upper})
   endforeach()

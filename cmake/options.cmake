@@ -6,6 +6,7 @@ option(HEED_BUILD_BENCH "Build the benchmarks" OFF)
 option(HEED_INSTALL "Add install rules" ${PROJECT_IS_TOP_LEVEL})
 option(HEED_STRICT "Warnings are errors (for work on heed itself)" OFF)
 option(HEED_FUZZ "Build the fuzz targets (clang)" OFF)
+set(HEED_INSTRUCTION_SETS "" CACHE STRING "Kernels for these alone, e.g. portable;avx2; empty: all that the target has")
 set(HEED_SANITIZE "" CACHE STRING "Sanitizers for everything built here, e.g. address,undefined")
 
 if(PROJECT_IS_TOP_LEVEL AND NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)

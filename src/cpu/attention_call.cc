@@ -3,16 +3,13 @@
 #include "cpu/attention.h"
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
+#include <numbers>
 
 #include <unistd.h>
 
 namespace heed::cpu {
 namespace {
-
-constexpr double log2_e = 1.4426950408889634;
-constexpr std::int64_t far = std::int64_t{1} << 30;  ///< positions of one entry lie within this of each other
 
 template <class AnyView>
 Tensor4 plain(const AnyView& view) {
@@ -35,10 +32,6 @@ Tensor4 plain_rows(const AnyView& view) {
     Tensor4 t = plain(view);
     if (view && view.extent(3) == 1) { t.column = 1; }
     return t;
-}
-
-std::int32_t narrow(std::int64_t x) {
-    return static_cast<std::int32_t>(std::clamp<std::int64_t>(x, -2 * far + 2, 2 * far - 2));
 }
 
 std::size_t cache_bytes(int name, std::size_t otherwise) {
@@ -74,7 +67,7 @@ std::size_t level2_bytes() {
 
 std::string declines(const AttentionProblem& p) {
     if (p.q.dtype() == DType::f64) { return "float64 is for the reference"; }
-    if (p.queries >= far || p.keys >= far) { return "more than 2^30 queries or keys"; }
+    if (p.queries >= farthest || p.keys >= farthest) { return "more than 2^30 queries or keys"; }
     const AttentionOptions& o = p.options;
     for (std::int64_t b = 0; b < p.batch && (o.query_positions || o.key_positions); ++b) {
         const Sequence s = p.sequence(b);
@@ -88,7 +81,7 @@ std::string declines(const AttentionProblem& p) {
             least = std::min(least, p.query_position(s, i));
             most = std::max(most, p.query_position(s, i));
         }
-        if (least < most && most - least >= far) { return "positions more than 2^30 apart"; }
+        if (least < most && most - least >= farthest) { return "positions more than 2^30 apart"; }
     }
     return {};
 }
@@ -117,9 +110,9 @@ Call make_call(const AttentionProblem& p) {
     c.keep = plain(o.dropout.keep);
     c.has_lse = static_cast<bool>(p.lse);
     c.scale = static_cast<float>(p.scale);
-    c.factor = static_cast<float>(p.scale * log2_e);
+    c.factor = static_cast<float>(p.scale * std::numbers::log2e);
     if (o.softcap > 0) {
-        c.cap = static_cast<float>(o.softcap * log2_e);
+        c.cap = static_cast<float>(o.softcap * std::numbers::log2e);
         c.inverse_cap = static_cast<float>(p.scale / o.softcap);
     }
     c.alibi = static_cast<bool>(o.alibi_slopes);
@@ -234,216 +227,6 @@ std::int64_t ForwardPlan::entry_of_task(std::int64_t batch, std::int64_t task) c
 std::int64_t ForwardPlan::entry_of_merge(std::int64_t batch, std::int64_t merge) const {
     const auto after = [](std::int64_t value, const Entry& entry) { return value < entry.first_merge; };
     return std::upper_bound(entries, entries + batch + 1, merge, after) - entries - 1;
-}
-
-namespace {
-
-/// Lanes that waste least: a vector half as wide where the rows fill no more of the full one.
-int lanes_for(int rows, int widest) {
-    const auto padded = [rows](int lanes) { return (rows + lanes - 1) / lanes * lanes; };
-    int lanes = widest;
-    while (lanes > 8 && rows <= 2 * widest && padded(lanes / 2) < padded(lanes)) { lanes /= 2; }
-    while (lanes > 4 && rows <= lanes / 2) { lanes /= 2; }
-    return lanes;
-}
-
-/// What all rows of a head have in common.
-struct HeadOfRows {
-    std::int64_t left, right;  ///< reach of the window, causal included; unlimited: beyond any position
-    float slope;
-    std::uint32_t plane;
-
-    HeadOfRows(const Call& c, std::int64_t b, std::int64_t head)
-        : slope(c.alibi ? static_cast<float>(c.problem->slope(b, head) * log2_e) : 0.0F),
-          plane(static_cast<std::uint32_t>(b * c.heads + head)) {
-        const AttentionOptions& o = c.problem->options;
-        left = o.window.left >= 0 ? o.window.left : 4 * far;
-        right = o.window.right >= 0 ? o.window.right : 4 * far;
-        if (o.causal) { right = 0; }
-    }
-};
-
-void fill_row(const HeadOfRows& common, std::int64_t head, std::int64_t i, std::int64_t at, int r, RowTile& tile) {
-    tile.head[r] = static_cast<std::int32_t>(head);
-    tile.index[r] = static_cast<std::int32_t>(i);
-    tile.position[r] = narrow(at);
-    tile.low[r] = narrow(at - common.left);
-    tile.high[r] = narrow(at + common.right);
-    tile.slope[r] = common.slope;
-    tile.plane[r] = common.plane;
-}
-
-/// Which keys the tile's vectors see, from the rows' windows.
-void fill_spans(const Call& c, const Keys& keys, RowTile& tile) {
-    const AttentionOptions& o = c.problem->options;
-    const auto count = static_cast<std::int32_t>(keys.count);
-    // With explicit positions every key has to be looked at, unless nothing asks for its position.
-    const bool look = keys.explicit_positions && (o.causal || o.window.left >= 0 || o.window.right >= 0);
-    tile.begin = count;
-    tile.end = 0;
-    if (!keys.explicit_positions && !o.causal && o.window.left < 0 && o.window.right < 0) {  // all see all
-        for (int n = 0; n < tile.vectors; ++n) {
-            tile.some_begin[n] = tile.all_begin[n] = 0;
-            tile.some_end[n] = tile.all_end[n] = count;
-        }
-        tile.begin = 0;
-        tile.end = count;
-        tile.visible = count > 0;
-        return;
-    }
-    for (int n = 0; n < tile.vectors; ++n) {
-        std::int32_t some_begin = count, some_end = 0, all_begin = 0, all_end = count;
-        for (int r = n * tile.lanes; r < (n + 1) * tile.lanes; ++r) {
-            const std::int32_t begin = keys.explicit_positions ? 0 : std::clamp(tile.low[r], 0, count);
-            const std::int32_t end = keys.explicit_positions ? count : std::clamp(tile.high[r] + 1, 0, count);
-            if (begin < end) {
-                some_begin = std::min(some_begin, begin);
-                some_end = std::max(some_end, end);
-            }
-            all_begin = std::max(all_begin, begin);
-            all_end = std::min(all_end, end);
-        }
-        const bool anything = some_begin < some_end;
-        tile.some_begin[n] = anything ? some_begin : 0;
-        tile.some_end[n] = anything ? some_end : 0;
-        tile.all_begin[n] = look || all_begin >= all_end ? tile.some_end[n] : all_begin;
-        tile.all_end[n] = look || all_begin >= all_end ? tile.some_end[n] : all_end;
-        if (anything) {
-            tile.begin = std::min(tile.begin, some_begin);
-            tile.end = std::max(tile.end, some_end);
-        }
-    }
-    tile.visible = tile.begin < tile.end;
-    if (!tile.visible) { tile.begin = tile.end = 0; }
-}
-
-void repeat_last_row(RowTile& tile) {
-    for (int r = tile.rows; r < tile.stride(); ++r) {
-        const int last = tile.rows - 1;
-        tile.head[r] = tile.head[last];
-        tile.index[r] = tile.index[last];
-        tile.position[r] = tile.position[last];
-        tile.low[r] = tile.low[last];
-        tile.high[r] = tile.high[last];
-        tile.slope[r] = tile.slope[last];
-        tile.plane[r] = tile.plane[last];
-    }
-}
-
-void start_tile(const Sequence& s, std::int64_t b, int rows, int widest_lanes, RowTile& tile) {
-    tile.batch = s.batch;
-    tile.sequence = b;
-    tile.query_begin = s.query_begin;
-    tile.rows = rows;
-    tile.lanes = lanes_for(rows, widest_lanes);
-    tile.vectors = (rows + tile.lanes - 1) / tile.lanes;
-}
-
-}  // namespace
-
-void fill_rows(const Call& c, const Sequence& s, const Keys& keys, const Split& split, std::int64_t b, std::int64_t g,
-               std::int64_t t, int widest_lanes, RowTile& tile) {
-    std::int64_t first_head = 0;
-    std::int64_t heads = 1;
-    std::int64_t first_row = 0;
-    std::int64_t rows = 0;
-    if (split.heads_per_tile > 1) {
-        first_head = t * split.heads_per_tile;
-        heads = std::min(split.heads_per_tile, c.group - first_head);
-        rows = s.queries;
-    } else {  // neighbouring tiles: the same rows of the group's heads
-        first_head = t % c.group;
-        first_row = t / c.group * split.rows_per_tile;
-        rows = std::min(split.rows_per_tile, s.queries - first_row);
-    }
-    start_tile(s, b, static_cast<int>(heads * rows), widest_lanes, tile);
-    int r = 0;
-    for (std::int64_t n = 0; n < heads; ++n) {
-        const std::int64_t head = g * c.group + first_head + n;
-        const HeadOfRows common(c, b, head);
-        for (std::int64_t i = first_row; i < first_row + rows; ++i, ++r) {
-            fill_row(common, head, i, c.problem->query_position(s, i) - keys.position_base, r, tile);
-        }
-    }
-    repeat_last_row(tile);
-    fill_spans(c, keys, tile);
-}
-
-void fill_listed_rows(const Call& c, const Sequence& s, const Keys& keys, std::int64_t b, std::int64_t h,
-                      const std::int64_t* rows, std::int64_t count, int widest_lanes, RowTile& tile) {
-    start_tile(s, b, s.queries > 0 ? static_cast<int>(count) : 0, widest_lanes, tile);
-    const HeadOfRows common(c, b, h);
-    for (int r = 0; r < tile.rows; ++r) {
-        const std::int64_t i = rows[r] < s.queries ? rows[r] : 0;
-        fill_row(common, h, i, c.problem->query_position(s, i) - keys.position_base, r, tile);
-    }
-    repeat_last_row(tile);
-    fill_spans(c, keys, tile);
-}
-
-void fill_key_positions(const Call& c, const Sequence& s, const Keys& keys, std::int64_t begin, std::int64_t count,
-                        std::int32_t* positions, std::int32_t& least, std::int32_t& most) {
-    if (!keys.explicit_positions) {
-        least = static_cast<std::int32_t>(begin);
-        most = static_cast<std::int32_t>(begin + count - 1);
-        for (std::int64_t n = 0; n < count; ++n) { positions[n] = static_cast<std::int32_t>(begin + n); }
-        return;
-    }
-    least = std::numeric_limits<std::int32_t>::max();
-    most = std::numeric_limits<std::int32_t>::min();
-    for (std::int64_t n = 0; n < count; ++n) {
-        positions[n] = narrow(c.problem->key_position(s, begin + n) - keys.position_base);
-        least = std::min(least, positions[n]);
-        most = std::max(most, positions[n]);
-    }
-}
-
-Cover pattern_cover(const Call& c, const RowTile& tile, const Keys& keys, std::int32_t least, std::int32_t most) {
-    bool all = true;
-    bool none = true;
-    for (int r = 0; r < tile.rows;) {
-        int end = r;
-        std::int32_t first = tile.position[r];
-        std::int32_t last = first;
-        for (; end < tile.rows && tile.head[end] == tile.head[r]; ++end) {
-            first = std::min(first, tile.position[end]);
-            last = std::max(last, tile.position[end]);
-        }
-        const Cover cover = c.problem->options.pattern.cover({.batch = tile.sequence,
-                                                              .head = tile.head[r],
-                                                              .query_begin = first + keys.position_base,
-                                                              .query_end = last + keys.position_base + 1,
-                                                              .key_begin = least + keys.position_base,
-                                                              .key_end = most + keys.position_base + 1});
-        all = all && cover == Cover::all;
-        none = none && cover == Cover::none;
-        r = end;
-    }
-    return all ? Cover::all : none ? Cover::none : Cover::some;
-}
-
-void pattern_row(const Call& c, const RowTile& tile, const Keys& keys, int row, std::int64_t begin, std::int64_t count,
-                 const std::int32_t* positions, float* add) {
-    constexpr float hidden = -std::numeric_limits<float>::infinity();
-    constexpr std::int64_t chunk = 256;
-    const Pattern& pattern = c.problem->options.pattern;
-    const std::int64_t query = tile.position[row] + keys.position_base;
-    if (keys.explicit_positions) {
-        for (std::int64_t n = 0; n < count; ++n) {
-            if (!pattern.allows(tile.sequence, tile.head[row], query, positions[n] + keys.position_base)) {
-                add[n] = hidden;
-            }
-        }
-        return;
-    }
-    std::uint8_t allowed[chunk];
-    for (std::int64_t from = 0; from < count; from += chunk) {
-        const std::int64_t size = std::min(chunk, count - from);
-        pattern.row(tile.sequence, tile.head[row], query, begin + from, begin + from + size, allowed);
-        for (std::int64_t n = 0; n < size; ++n) {
-            if (allowed[n] == 0) { add[from + n] = hidden; }
-        }
-    }
 }
 
 double sink_of(const Call& c, std::int64_t head) { return c.problem->sink(head); }

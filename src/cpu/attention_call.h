@@ -15,6 +15,8 @@ struct Tensor4 {
     std::int64_t b = 0, h = 0, row = 0, column = 0;
 };
 
+/// Positions of one entry lie within this of each other, so that their differences are 32-bit numbers.
+constexpr std::int64_t farthest = std::int64_t{1} << 30;
 constexpr int most_rows = 64;  ///< rows of a tile: four vectors of 16 lanes
 
 /// Up to 64 query rows that share a key/value head. Lanes past `rows` repeat the last row.

@@ -3,14 +3,24 @@
 #include <cstdlib>
 #include <vector>
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
 namespace heed::cpu {
 namespace {
 
 #if defined(__x86_64__)
 std::string lacks(bool has, const char* what) { return has ? std::string() : std::string("this CPU lacks ") + what; }
 
+/// Clang's __builtin_cpu_supports does not know "f16c".
+bool has_f16c() {
+    unsigned a = 0, b = 0, c = 0, d = 0;
+    return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;
+}
+
 std::string without_avx2() {
-    return lacks(__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c"),
+    return lacks(__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c(),
                  "AVX2 with FMA and F16C");
 }
 std::string without_avx512() {

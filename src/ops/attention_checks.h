@@ -1,5 +1,6 @@
 #pragma once
 #include "base/attention_problem.h"
+#include "ops/checks.h"
 
 namespace heed {
 
@@ -14,16 +15,5 @@ AttentionProblem checked_backward(const char* function, const View& q, const Vie
 
 /// Shapes and options alone, with no tensor behind them.
 AttentionProblem checked_shape(const char* function, const AttentionShape& shape, const AttentionOptions& options);
-
-/// "[function] argument: expected ..., got ..."
-[[noreturn]] void refuse(const char* function, const std::string& argument, const std::string& expected,
-                         const std::string& got);
-/// One of the listed types, or refuse.
-void check_dtype(const char* function, const char* argument, const View& view, std::initializer_list<DType> allowed);
-/// A view with elements has memory behind it, or refuse.
-void check_memory(const char* function, const char* argument, const View& view);
-/// A writable output: right shape, no element twice, apart from every listed input.
-void check_output(const char* function, const char* argument, const View& output, const Shape& shape,
-                  std::initializer_list<DType> allowed);
 
 }  // namespace heed

@@ -1,0 +1,23 @@
+#pragma once
+/// What the checks of every operation share.
+
+#include <heed/error.h>
+#include <heed/view.h>
+
+#include <initializer_list>
+#include <string>
+
+namespace heed {
+
+/// "[function] argument: expected ..., got ..."
+[[noreturn]] void refuse(const char* function, const std::string& argument, const std::string& expected,
+                         const std::string& got);
+/// One of the listed types, or refuse.
+void check_dtype(const char* function, const char* argument, const View& view, std::initializer_list<DType> allowed);
+/// A view with elements has memory behind it, or refuse.
+void check_memory(const char* function, const char* argument, const View& view);
+/// A writable output: right shape, no element twice, apart from every listed input.
+void check_output(const char* function, const char* argument, const View& output, const Shape& shape,
+                  std::initializer_list<DType> allowed);
+
+}  // namespace heed
