@@ -5,7 +5,7 @@
 #include <vector>
 
 #include <fmt/format.h>
-#include <heed/alibi.h>
+#include <heed/positions.h>
 
 #include "text.h"
 
@@ -182,7 +182,7 @@ bool read_setting(const std::string& source, const std::string& key, const Json&
 }
 
 Tensor default_slopes(std::int64_t heads) {
-    const std::vector<double> slopes = default_alibi_slopes(heads);
+    const std::vector<double> slopes = alibi_slopes(heads);
     Tensor result(DType::f64, {heads});
     std::copy(slopes.begin(), slopes.end(), result.as<double>());
     return result;
