@@ -1,13 +1,14 @@
 #pragma once
 #include "cpu/attention_isa.h"
 #include "cpu/isa/tables.h"
+#include "cpu/linear_attention_isa.h"
 
 namespace heed::cpu {
 
 /// Every operation for one instruction set.
 template <class Isa>
 constexpr Kernels kernels() {
-    return {.attention = attention_functions<Isa>()};
+    return {.attention = attention_functions<Isa>(), .linear_attention = linear_attention_functions<Isa>()};
 }
 
 }  // namespace heed::cpu

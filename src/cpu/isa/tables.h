@@ -1,5 +1,6 @@
 #pragma once
 #include "base/attention_problem.h"
+#include "base/linear_attention_problem.h"
 #include "base/pool.h"
 
 #include <span>
@@ -14,8 +15,14 @@ struct AttentionFunctions {
                     std::span<const std::int64_t> rows, std::int64_t stride, float* narrow, double* wide);
 };
 
+struct LinearAttentionFunctions {
+    void (*forward)(detail::Pool& pool, const LinearAttentionProblem& problem);
+    void (*backward)(detail::Pool& pool, const LinearAttentionProblem& problem);
+};
+
 struct Kernels {
     AttentionFunctions attention;
+    LinearAttentionFunctions linear_attention;
 };
 
 extern const Kernels portable_kernels;
