@@ -77,6 +77,7 @@ void fill_decay(const LinearCall& call, std::int64_t state, float* power, float*
         if (n < call.chunk) { falling[call.chunk - 1 - n] = power[n]; }
         value *= decay;
     }
+    std::fill_n(falling + call.chunk, most_lanes, 0.0F);
 }
 
 float decay_power(const LinearCall& call, std::int64_t state, std::int64_t exponent) {

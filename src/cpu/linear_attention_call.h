@@ -10,6 +10,8 @@ namespace heed::cpu {
 /// A chunk's C x C scores are to stay in the first cache levels; longer chunks are done as several.
 constexpr std::int64_t most_chunk = 256;
 
+constexpr int most_lanes = 16;
+
 struct LinearCall {
     const LinearAttentionProblem* problem = nullptr;
     std::int64_t batch = 0, heads = 0, kv_heads = 0, states = 0, readers = 1, sharers = 1, queries = 0, keys = 0;
@@ -28,7 +30,8 @@ struct LinearCall {
 
 LinearCall make_linear_call(const LinearAttentionProblem& problem);
 
-/// Powers of a state's decay: power[n] = decay^n for n in [0, chunk], falling[n] = decay^(chunk-1-n) for n < chunk.
+/// Powers of a state's decay: power[n] = decay^n for n in [0, chunk], falling[n] = decay^(chunk-1-n) for n < chunk
+/// and 0 for the most_lanes behind them.
 void fill_decay(const LinearCall& call, std::int64_t state, float* power, float* falling);
 
 /// The same number as power[exponent] of fill_decay.

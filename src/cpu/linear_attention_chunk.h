@@ -63,7 +63,7 @@ struct LinearScratch {
     float* staging;  ///< one row of D
     double* space;   ///< for the caller's feature function
     float* power;    ///< [C + 1]
-    float* falling;  ///< [C]
+    float* falling;  ///< [C], and zeros behind it for a vector that starts inside
     // backward
     float* dout;       ///< [C][values]
     float* transposed_state;  ///< [E][features]
@@ -91,7 +91,7 @@ struct LinearScratch {
         s.staging = floats(larger(z.heads, z.features));
         s.space = arena.take<double>(static_cast<std::size_t>(2 * call.head_size + call.feature_size));
         s.power = floats(C + 1);
-        s.falling = floats(C);
+        s.falling = floats(C + most_lanes);
         if (backward) {
             s.keys.v_transposed = floats(call.value_size * z.chunk);
             s.scaled_q = floats(call.decays ? C * z.features : 0);
@@ -114,6 +114,10 @@ struct Range {
 
 HEED_INLINE std::int64_t bytes_of(DType dtype) {
     return dtype == DType::f64 ? 8 : dtype == DType::f32 ? 4 : 2;
+}
+/// Asks for `bytes` of a row that the next chunk will read: streams of rows come from far while products run from near.
+HEED_INLINE void fetch_ahead(const char* row, std::int64_t bytes) {
+    for (std::int64_t n = 0; n < bytes; n += 64) { __builtin_prefetch(row + n); }
 }
 HEED_INLINE char* address(const Tensor4& t, std::int64_t b, std::int64_t h, std::int64_t row) {
     return t.data + (b * t.b + h * t.h + row * t.row) * bytes_of(t.dtype);
@@ -150,6 +154,11 @@ struct Linear {
         }
     }
 
+    /// Can rows be read as vectors where they lie?
+    static HEED_INLINE bool whole_vectors(const Tensor4& from, std::int64_t columns) {
+        return from.dtype == DType::f32 && from.column == 1 && columns % L == 0;
+    }
+
     /// to[r] = factor phi(row begin + r), padded with zeros.
     static void map_rows(const LinearCall& call, const Tensor4& from, std::int64_t b, std::int64_t h,
                          std::int64_t begin, std::int64_t count, float factor, float* to, const LinearScratch& scratch) {
@@ -158,10 +167,15 @@ struct Linear {
         for (std::int64_t r = 0; r < count; ++r) {
             float* row = to + r * z.features;
             const char* source = address(from, b, h, begin + r);
+            fetch_ahead(address(from, b, h, begin + r + call.chunk), call.head_size * bytes_of(from.dtype));
             if (call.feature == FeatureMap::function) {
                 load_row<Isa>(from.dtype, source, from.column, call.head_size, scratch.staging);
                 map_by_function(call, scratch.staging, row, scratch.space);
                 for (std::int64_t c = 0; c < call.feature_size; ++c) { row[c] *= factor; }
+            } else if (whole_vectors(from, call.head_size)) {
+                for (std::int64_t c = 0; c < z.features; c += L) {
+                    S::store(row + c, scale * phi(call.feature, S::load(reinterpret_cast<const float*>(source) + c)));
+                }
             } else {
                 load_row<Isa>(from.dtype, source, from.column, call.head_size, row);
                 for (std::int64_t c = call.feature_size; c < z.features; ++c) { row[c] = 0; }
@@ -195,7 +209,15 @@ struct Linear {
                           std::int64_t columns, float* to, std::int64_t stride) {
         for (std::int64_t r = 0; r < count; ++r) {
             float* row = to + r * stride;
-            load_row<Isa>(from.dtype, address(from, b, h, begin + r), from.column, columns, row);
+            fetch_ahead(address(from, b, h, begin + r + count), columns * bytes_of(from.dtype));
+            const char* source = address(from, b, h, begin + r);
+            if (whole_vectors(from, columns)) {
+                for (std::int64_t c = 0; c < columns; c += L) {
+                    S::store(row + c, S::load(reinterpret_cast<const float*>(source) + c));
+                }
+                continue;
+            }
+            load_row<Isa>(from.dtype, source, from.column, columns, row);
             for (std::int64_t c = columns; c < stride; ++c) { row[c] = 0; }
         }
     }
@@ -217,9 +239,9 @@ struct Linear {
         if (call.causal) {
             transpose_rows<Isa, L>([&](std::int64_t r) { return keys.phi + r * z.features; }, count, call.feature_size,
                                    keys.transposed, z.chunk);
-            keys.finite_phi = finite(keys.phi, count * z.features);
             keys.finite_v = finite(keys.v, count * z.values);
             if (backward) {
+                keys.finite_phi = finite(keys.phi, count * z.features);
                 transpose_rows<Isa, L>([&](std::int64_t r) { return keys.v + r * z.values; }, count, call.value_size,
                                        keys.v_transposed, z.chunk);
             }
@@ -276,10 +298,27 @@ struct Linear {
         }
     }
 
+    /// Sum of the lanes in the registers: by way of memory it costs five times as much, two times a row.
+    static HEED_INLINE float sum_lanes(V v) { return sum_lanes_by<L / 2>(v)[0]; }
+    template <int Width>
+    static HEED_INLINE V sum_lanes_by(V v) {
+        v += swap_lanes<Width>(v, std::make_index_sequence<L>{});
+        if constexpr (Width > 1) { return sum_lanes_by<Width / 2>(v); }
+        return v;
+    }
+    template <int Width, std::size_t... Lane>
+    static HEED_INLINE V swap_lanes(V v, std::index_sequence<Lane...>) {
+#if defined(__clang__)
+        return __builtin_shufflevector(v, v, (static_cast<int>(Lane) ^ Width)...);
+#else
+        return __builtin_shuffle(v, I<L>{(static_cast<std::int32_t>(Lane) ^ Width)...});
+#endif
+    }
+
     static HEED_INLINE float dot(const float* a, const float* b, std::int64_t count) {
         V sum = {};
         for (std::int64_t c = 0; c < count; c += L) { sum += S::load(a + c) * S::load(b + c); }
-        return S::reduce_add(sum);
+        return sum_lanes(sum);
     }
 
     /// scores[i][j] = a_i . b_j for j <= i; what lies above the diagonal is not all computed.
@@ -309,20 +348,14 @@ struct Linear {
             for (std::int64_t j = 0; j < written; j += L) {
                 V x = S::load(row + j);
                 if (add != nullptr) { x += more; }
-                if (j + L <= i + 1) {
-                    if (call.decays) { x *= S::load(falling + j); }
-                } else {
-                    if (call.decays) {
-                        V factor = {};
-                        for (std::int64_t n = 0; n < L && j + n <= i; ++n) { factor[n] = falling[j + n]; }
-                        x *= factor;
-                    }
+                if (call.decays) { x *= S::load(falling + smaller(j, i + 1)); }
+                if (j + L > i + 1) {
                     x = lane + S::all(static_cast<std::int32_t>(j)) <= S::all(static_cast<std::int32_t>(i)) ? x : V{};
                 }
                 S::store(row + j, x);
                 sum += x;
             }
-            if (row_sum != nullptr) { row_sum[i] = S::reduce_add(sum); }
+            if (row_sum != nullptr) { row_sum[i] = sum_lanes(sum); }
         }
     }
 
