@@ -5,4 +5,7 @@ class App;
 }
 
 /// Each adds one command to the program; the command runs when the program's arguments are parsed.
+void add_attend(CLI::App& app);
+void add_explain(CLI::App& app);
 void add_size(CLI::App& app);
+void add_walkthrough(CLI::App& app);

@@ -58,48 +58,48 @@ struct Dropout {
     double p = 0;              ///< 0 <= p < 1
     std::uint64_t seed = 0;    ///< of the run
     std::uint32_t offset = 0;  ///< of the layer and step: advance it for every use
-    View keep;                 ///< u8 or bool, each axis of [B,H,T,S] or 1: this mask instead of the generator's
+    View keep{};               ///< u8 or bool, each axis of [B,H,T,S] or 1: this mask instead of the generator's
 };
 
 /// Every field may be combined with every other. All views are optional.
 struct AttentionOptions {
     /// Default 1/sqrt(D).
-    std::optional<double> scale;
+    std::optional<double> scale{};
     /// Query i sees key j only when p_j <= p_i.
     bool causal = false;
     /// Positions p_i where query_positions is absent. Counts T and S of the padded tensors, or of the
     /// sequence where sequences are packed.
     Align align = Align::bottom_right;
-    Window window;
+    Window window{};
     /// u8 or bool, each axis of [B,H,T,S] or 1: non-zero = may attend.
-    View allow;
+    View allow{};
     /// Composable, sparse: tiles it rules out cost nothing.
-    Pattern pattern;
+    Pattern pattern{};
     /// Any float type, each axis of [B,H,T,S] or 1. -infinity hides.
-    View bias;
+    View bias{};
     /// [H] or [B,H], f32 or f64: x -= slope * |p_i - p_j|.
-    View alibi_slopes;
+    View alibi_slopes{};
     /// 0: none.
     double softcap = 0;
     /// [H], f32 or f64: a logit per head that joins the denominator only.
-    View sinks;
+    View sinks{};
     /// [B], i32 or i64: queries (keys) at and beyond the length are not read; those rows come out as 0.
-    View query_lengths;
-    View key_lengths;
+    View query_lengths{};
+    View key_lengths{};
     /// [N+1], i32 or i64, both or neither: N sequences lie end to end along T and S, and B must be 1.
     /// Sequence n is queries cu_seqlens_q[n] up to cu_seqlens_q[n+1] and likewise its keys. allow, bias,
     /// dropout and pattern then count b = n and i, j from the start of the sequence: the same
     /// numbers come out as from a padded batch of N.
-    View cu_seqlens_q;
-    View cu_seqlens_k;
+    View cu_seqlens_q{};
+    View cu_seqlens_k{};
     /// i32 or i64, [B,T] and [B,S], or [1,T] and [1,S]: explicit positions win over `align`.
     /// Where only one is given the other is as without.
-    View query_positions;
-    View key_positions;
-    Dropout dropout;
+    View query_positions{};
+    View key_positions{};
+    Dropout dropout{};
     /// Name of the one kernel to use (see explain); empty: the best that fits. The environment variable
     /// HEED_KERNEL does the same for calls that leave this empty.
-    std::string kernel;
+    std::string kernel{};
 };
 
 /// out [B,H,T,E] = attention of q [B,H,T,D] over k [B,G,S,D] and v [B,G,S,E].
@@ -113,12 +113,12 @@ HEED_API void attend(Context& context, const View& q, const View& k, const View&
 /// Where attend_backward writes. dq, dk and dv are needed, with the shapes of q, k, v and their type or f32;
 /// the rest on request.
 struct AttentionGradients {
-    MutableView dq;
-    MutableView dk;
-    MutableView dv;
-    MutableView dbias;          ///< shape of bias, f32 or f64: summed over the axes that are 1
-    MutableView dsinks;         ///< [H], f32 or f64
-    MutableView dalibi_slopes;  ///< shape of alibi_slopes, f32 or f64
+    MutableView dq{};
+    MutableView dk{};
+    MutableView dv{};
+    MutableView dbias{};          ///< shape of bias, f32 or f64: summed over the axes that are 1
+    MutableView dsinks{};         ///< [H], f32 or f64
+    MutableView dalibi_slopes{};  ///< shape of alibi_slopes, f32 or f64
 };
 
 /// Gradients of sum(dout * out) + sum(dlse * lse). `out` and `lse` are what attend gave for the same inputs and
@@ -140,14 +140,14 @@ struct AttentionShape {
 };
 
 struct KernelVerdict {
-    std::string kernel;
+    std::string kernel{};
     bool fits = false;
-    std::string reason;  ///< why it runs, could run, or cannot
+    std::string reason{};  ///< why it runs, could run, or cannot
 };
 
 struct Explanation {
-    std::string kernel;  ///< the one that would run
-    std::vector<KernelVerdict> verdicts;  ///< best first, the reference last
+    std::string kernel{};                   ///< the one that would run
+    std::vector<KernelVerdict> verdicts{};  ///< best first, the reference last
 };
 
 /// Which kernel would run, and for each other one why not. Throws what attend would throw.

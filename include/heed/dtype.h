@@ -23,9 +23,7 @@ struct bf16 {
     std::uint16_t bits = 0;
     bf16() = default;
     constexpr explicit bf16(float value) : bits(round(value)) {}
-    constexpr explicit operator float() const {
-        return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16);
-    }
+    constexpr explicit operator float() const { return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16); }
     constexpr explicit operator double() const { return static_cast<float>(*this); }
     static constexpr bf16 from_bits(std::uint16_t bits) {
         bf16 result;
@@ -85,27 +83,40 @@ private:
 };
 
 template <class T>
-concept Element = std::same_as<T, float> || std::same_as<T, bf16> || std::same_as<T, f16> ||
-                  std::same_as<T, double> || std::same_as<T, std::int64_t> || std::same_as<T, std::int32_t> ||
-                  std::same_as<T, std::int16_t> || std::same_as<T, std::int8_t> ||
-                  std::same_as<T, std::uint64_t> || std::same_as<T, std::uint32_t> ||
-                  std::same_as<T, std::uint16_t> || std::same_as<T, std::uint8_t> || std::same_as<T, bool>;
+concept Element = std::same_as<T, float> || std::same_as<T, bf16> || std::same_as<T, f16> || std::same_as<T, double> ||
+    std::same_as<T, std::int64_t> || std::same_as<T, std::int32_t> || std::same_as<T, std::int16_t> ||
+    std::same_as<T, std::int8_t> || std::same_as<T, std::uint64_t> || std::same_as<T, std::uint32_t> ||
+    std::same_as<T, std::uint16_t> || std::same_as<T, std::uint8_t> || std::same_as<T, bool>;
 
 template <Element T>
 constexpr DType dtype_of() {
-    if constexpr (std::same_as<T, float>) { return DType::f32; }
-    else if constexpr (std::same_as<T, bf16>) { return DType::bf16; }
-    else if constexpr (std::same_as<T, f16>) { return DType::f16; }
-    else if constexpr (std::same_as<T, double>) { return DType::f64; }
-    else if constexpr (std::same_as<T, std::int64_t>) { return DType::i64; }
-    else if constexpr (std::same_as<T, std::int32_t>) { return DType::i32; }
-    else if constexpr (std::same_as<T, std::int16_t>) { return DType::i16; }
-    else if constexpr (std::same_as<T, std::int8_t>) { return DType::i8; }
-    else if constexpr (std::same_as<T, std::uint64_t>) { return DType::u64; }
-    else if constexpr (std::same_as<T, std::uint32_t>) { return DType::u32; }
-    else if constexpr (std::same_as<T, std::uint16_t>) { return DType::u16; }
-    else if constexpr (std::same_as<T, std::uint8_t>) { return DType::u8; }
-    else { return DType::boolean; }
+    if constexpr (std::same_as<T, float>) {
+        return DType::f32;
+    } else if constexpr (std::same_as<T, bf16>) {
+        return DType::bf16;
+    } else if constexpr (std::same_as<T, f16>) {
+        return DType::f16;
+    } else if constexpr (std::same_as<T, double>) {
+        return DType::f64;
+    } else if constexpr (std::same_as<T, std::int64_t>) {
+        return DType::i64;
+    } else if constexpr (std::same_as<T, std::int32_t>) {
+        return DType::i32;
+    } else if constexpr (std::same_as<T, std::int16_t>) {
+        return DType::i16;
+    } else if constexpr (std::same_as<T, std::int8_t>) {
+        return DType::i8;
+    } else if constexpr (std::same_as<T, std::uint64_t>) {
+        return DType::u64;
+    } else if constexpr (std::same_as<T, std::uint32_t>) {
+        return DType::u32;
+    } else if constexpr (std::same_as<T, std::uint16_t>) {
+        return DType::u16;
+    } else if constexpr (std::same_as<T, std::uint8_t>) {
+        return DType::u8;
+    } else {
+        return DType::boolean;
+    }
 }
 
 /// Bytes of one element.

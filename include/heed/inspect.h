@@ -11,9 +11,9 @@ namespace heed {
 
 /// Which batch entries, query heads and rows; an empty list means all of them.
 struct AttentionSelection {
-    std::vector<std::int64_t> batches;
-    std::vector<std::int64_t> heads;
-    std::vector<std::int64_t> rows;
+    std::vector<std::int64_t> batches{};
+    std::vector<std::int64_t> heads{};
+    std::vector<std::int64_t> rows{};
 };
 
 /// weights [chosen batches, chosen heads, chosen rows, S] (f32 or f64) of q [B,H,T,D] over k [B,G,S,D].
@@ -23,11 +23,11 @@ HEED_API void attention_weights(Context& context, const View& q, const View& k, 
 
 /// What to measure: one number a row, each view [B,H,T] and optional; f32 or f64, `argmax` i64.
 struct AttentionStatistics {
-    MutableView entropy;      ///< -sum_j w ln w, in nats, over the keys (a sink's share is not counted)
-    MutableView max_weight;   ///< largest weight
-    MutableView argmax;       ///< the key that has it, the first of equals; -1 for a row that sees nothing
-    MutableView window_mass;  ///< sum of weights with p_i - left <= p_j <= p_i + right, `window` below
-    MutableView first_mass;   ///< weight of key 0
+    MutableView entropy{};      ///< -sum_j w ln w, in nats, over the keys (a sink's share is not counted)
+    MutableView max_weight{};   ///< largest weight
+    MutableView argmax{};       ///< the key that has it, the first of equals; -1 for a row that sees nothing
+    MutableView window_mass{};  ///< sum of weights with p_i - left <= p_j <= p_i + right, `window` below
+    MutableView first_mass{};   ///< weight of key 0
     Window window{.left = 0, .right = 0};
 };
 

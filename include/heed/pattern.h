@@ -45,8 +45,8 @@ public:
     /// An empty tile is `none`.
     Cover cover(const PatternTile& tile) const;
     /// allowed[n] = 1 where `query` may see key_begin + n, else 0.
-    void row(std::int64_t batch, std::int64_t head, std::int64_t query, std::int64_t key_begin,
-             std::int64_t key_end, std::uint8_t* allowed) const;
+    void row(std::int64_t batch, std::int64_t head, std::int64_t query, std::int64_t key_begin, std::int64_t key_end,
+             std::uint8_t* allowed) const;
     /// "causal & (window(256, 0) | global(0))"
     std::string describe() const;
     /// Throws Error, naming `function`, where the pattern does not fit so many batch entries and heads.
@@ -100,8 +100,7 @@ struct BlockPair {
 };
 /// Exactly these blocks of query_block_size x key_block_size. Pairs may repeat and come in any order; a mask is a
 /// set, so repetition changes nothing.
-HEED_API Pattern blocks(std::int64_t query_block_size, std::int64_t key_block_size,
-                        std::span<const BlockPair> pairs);
+HEED_API Pattern blocks(std::int64_t query_block_size, std::int64_t key_block_size, std::span<const BlockPair> pairs);
 /// pattern_of_head[h]: a pattern for each query head; an absent one sees everything.
 HEED_API Pattern per_head(std::vector<Pattern> pattern_of_head);
 

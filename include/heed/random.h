@@ -13,8 +13,7 @@ constexpr std::array<std::uint32_t, 4> philox4x32(std::array<std::uint32_t, 4> c
     for (int round = 0; round < Rounds; ++round) {
         const std::uint64_t product0 = std::uint64_t{0xD2511F53U} * counter[0];
         const std::uint64_t product1 = std::uint64_t{0xCD9E8D57U} * counter[2];
-        counter = {static_cast<std::uint32_t>(product1 >> 32) ^ counter[1] ^ key0,
-                   static_cast<std::uint32_t>(product1),
+        counter = {static_cast<std::uint32_t>(product1 >> 32) ^ counter[1] ^ key0, static_cast<std::uint32_t>(product1),
                    static_cast<std::uint32_t>(product0 >> 32) ^ counter[3] ^ key1,
                    static_cast<std::uint32_t>(product0)};
         key0 += 0x9E3779B9U;
@@ -24,8 +23,8 @@ constexpr std::array<std::uint32_t, 4> philox4x32(std::array<std::uint32_t, 4> c
 }
 
 /// The random word of attention-dropout element (row, column) of plane b*H + h; see `Dropout`.
-constexpr std::uint32_t dropout_word(std::uint64_t seed, std::uint32_t offset, std::uint32_t plane,
-                                     std::uint32_t row, std::uint32_t column) {
+constexpr std::uint32_t dropout_word(std::uint64_t seed, std::uint32_t offset, std::uint32_t plane, std::uint32_t row,
+                                     std::uint32_t column) {
     return philox4x32({column / 4, row, plane, offset}, seed)[column % 4];
 }
 

@@ -57,25 +57,18 @@ public:
     BasicView(DType dtype, Pointer data, Shape shape) : BasicView(dtype, data, shape, shape.row_major()) {}
     /// Row-major: the last axis is contiguous.
     template <Element T>
-    BasicView(T* data, Shape shape)
-        requires(Mutable)
+    BasicView(T* data, Shape shape) requires(Mutable) : BasicView(dtype_of<T>(), data, shape, shape.row_major()) {}
+    template <Element T>
+    BasicView(T* data, Shape shape, Shape strides) requires(Mutable) : BasicView(dtype_of<T>(), data, shape, strides) {}
+    template <Element T>
+    BasicView(const T* data, Shape shape) requires(!Mutable)
         : BasicView(dtype_of<T>(), data, shape, shape.row_major()) {}
     template <Element T>
-    BasicView(T* data, Shape shape, Shape strides)
-        requires(Mutable)
-        : BasicView(dtype_of<T>(), data, shape, strides) {}
-    template <Element T>
-    BasicView(const T* data, Shape shape)
-        requires(!Mutable)
-        : BasicView(dtype_of<T>(), data, shape, shape.row_major()) {}
-    template <Element T>
-    BasicView(const T* data, Shape shape, Shape strides)
-        requires(!Mutable)
+    BasicView(const T* data, Shape shape, Shape strides) requires(!Mutable)
         : BasicView(dtype_of<T>(), data, shape, strides) {}
     /// What may be written may be read.
     template <bool OtherMutable>
-        requires(OtherMutable && !Mutable)
-    BasicView(const BasicView<OtherMutable>& other) {
+    requires(OtherMutable && !Mutable) BasicView(const BasicView<OtherMutable>& other) {
         if (other) { *this = BasicView(other.dtype(), other.data(), other.shape(), other.strides()); }
     }
 

@@ -30,6 +30,13 @@ int usable_cores() {
     return cores == 0 ? 1 : static_cast<int>(cores);
 }
 
+void end(std::vector<std::thread>& workers, std::atomic<bool>& stop, std::atomic<std::uint32_t>& generation) {
+    stop.store(true);
+    generation.fetch_add(1);
+    generation.notify_all();
+    for (std::thread& worker : workers) { worker.join(); }
+}
+
 }  // namespace
 
 void* Scratch::at_least(std::size_t bytes) {
@@ -52,17 +59,17 @@ Pool::Pool(int threads) : scratch_(static_cast<std::size_t>(threads)) {
     // there are more threads than cores, spinning would take the core from whoever has the work.
     spins_ = threads <= usable_cores() ? 4000 : 0;
     workers_.reserve(static_cast<std::size_t>(threads - 1));
-    for (int worker = 1; worker < threads; ++worker) {
-        workers_.emplace_back([this, worker] { work(worker); });
+    try {
+        for (int worker = 1; worker < threads; ++worker) {
+            workers_.emplace_back([this, worker] { work(worker); });
+        }
+    } catch (...) {  // the system has no more threads to give: those that run must end before their memory does
+        end(workers_, stop_, generation_);
+        throw;
     }
 }
 
-Pool::~Pool() {
-    stop_.store(true);
-    generation_.fetch_add(1);
-    generation_.notify_all();
-    for (std::thread& worker : workers_) { worker.join(); }
-}
+Pool::~Pool() { end(workers_, stop_, generation_); }
 
 std::size_t Pool::scratch_bytes() const {
     std::size_t total = shared_.bytes();

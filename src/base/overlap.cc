@@ -26,36 +26,52 @@ Range address_range(const View& view) {
 
 struct Step {
     std::int64_t stride;
-    std::int64_t reach;  // largest difference of indices along it
+    std::int64_t reach_a;  // largest index along it in the one view
+    std::int64_t reach_b;  // and in the other
 };
+using Steps = std::array<Step, 2 * Shape::max_rank>;
 
-/// Is offset = sum of n_k * stride_k for some |n_k| <= reach_k? Steps are sorted, largest stride first.
+/// Is offset = sum of n_k * stride_k for some -reach_b <= n_k <= reach_a? The steps nest, largest stride first.
 bool reachable(std::int64_t offset, const Step* step, int count) {
     if (count == 0) { return offset == 0; }
-    std::int64_t rest = 0;
-    for (int k = 0; k < count; ++k) { rest += step[k].reach * step[k].stride; }
-    if (std::abs(offset) > rest) { return false; }
+    // What lies below a step is shorter than its stride: only the quotient and its neighbours can do.
     const std::int64_t quotient = offset / step->stride;
     for (std::int64_t n = quotient - 1; n <= quotient + 1; ++n) {
-        if (std::abs(n) <= step->reach && reachable(offset - n * step->stride, step + 1, count - 1)) { return true; }
+        if (n >= -step->reach_b && n <= step->reach_a && reachable(offset - n * step->stride, step + 1, count - 1)) {
+            return true;
+        }
     }
     return false;
 }
 
-/// Axes as steps, largest stride first; false where they do not nest (then nothing exact can be said).
-bool nested_steps(const View& view, std::array<Step, Shape::max_rank>& steps, int& count) {
+/// The axes of two views as steps, largest stride first; an axis that one of them lacks has no reach there. False where
+/// they do not nest (then nothing exact can be said).
+bool nested_steps(const View& a, const View& b, Steps& steps, int& count) {
     count = 0;
-    for (int axis = 0; axis < view.rank(); ++axis) {
-        if (view.extent(axis) > 1) {
-            steps[static_cast<std::size_t>(count++)] = {std::abs(view.stride(axis)), view.extent(axis) - 1};
+    const auto add = [&](std::int64_t stride, std::int64_t reach_a, std::int64_t reach_b) {
+        for (int k = 0; k < count; ++k) {
+            Step& step = steps[static_cast<std::size_t>(k)];
+            const bool free = reach_a > 0 ? step.reach_a == 0 : step.reach_b == 0;
+            if (step.stride == stride && free) {
+                step.reach_a += reach_a;
+                step.reach_b += reach_b;
+                return;
+            }
         }
+        steps[static_cast<std::size_t>(count++)] = {stride, reach_a, reach_b};
+    };
+    for (int axis = 0; axis < a.rank(); ++axis) {
+        if (a.extent(axis) > 1) { add(std::abs(a.stride(axis)), a.extent(axis) - 1, 0); }
     }
-    std::sort(steps.begin(), steps.begin() + count, [](Step a, Step b) { return a.stride > b.stride; });
+    for (int axis = 0; axis < b.rank(); ++axis) {
+        if (b.extent(axis) > 1) { add(std::abs(b.stride(axis)), 0, b.extent(axis) - 1); }
+    }
+    std::sort(steps.begin(), steps.begin() + count, [](Step x, Step y) { return x.stride > y.stride; });
     std::int64_t below = 0;
     for (int k = count - 1; k >= 0; --k) {
         const Step& step = steps[static_cast<std::size_t>(k)];
         if (step.stride <= below) { return false; }
-        below += step.stride * step.reach;
+        below += step.stride * std::max(step.reach_a, step.reach_b);
     }
     return true;
 }
@@ -72,25 +88,16 @@ bool overlaps(const View& a, const View& b) {
     const auto size = static_cast<std::int64_t>(size_of(a.dtype()));
     const std::int64_t bytes = range_b.begin - range_a.begin;
     if (size_of(b.dtype()) != size_of(a.dtype()) || bytes % size != 0) { return true; }
-    std::array<Step, Shape::max_rank> steps_a;
-    std::array<Step, Shape::max_rank> steps_b;
-    int count_a = 0;
-    int count_b = 0;
-    if (!nested_steps(a, steps_a, count_a) || !nested_steps(b, steps_b, count_b) || count_a != count_b) { return true; }
-    for (int k = 0; k < count_a; ++k) {
-        Step& step = steps_a[static_cast<std::size_t>(k)];
-        const Step& other = steps_b[static_cast<std::size_t>(k)];
-        if (step.stride != other.stride) { return true; }
-        step.reach = std::max(step.reach, other.reach);
-    }
-    return reachable(bytes / size, steps_a.data(), count_a);
+    Steps steps;
+    int count = 0;
+    return !nested_steps(a, b, steps, count) || reachable(bytes / size, steps.data(), count);
 }
 
 bool overlaps_itself(const View& view) {
     if (is_empty(view)) { return false; }
-    std::array<Step, Shape::max_rank> steps;
+    Steps steps;
     int count = 0;
-    return !nested_steps(view, steps, count);
+    return !nested_steps(view, {}, steps, count);
 }
 
 }  // namespace heed

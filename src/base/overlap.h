@@ -3,8 +3,8 @@
 
 namespace heed {
 
-/// Do two views share an element? Exact for views with the same strides (slices of one fused buffer);
-/// otherwise true wherever their address ranges meet.
+/// Do two views share an element? Exact where their axes nest with the same strides, whatever their extents (slices of
+/// one fused buffer); otherwise true wherever their address ranges meet.
 bool overlaps(const View& a, const View& b);
 
 /// Can two different indices of this view name the same element? (true also where that is not certain)

@@ -15,16 +15,18 @@ Shape::Shape(std::span<const std::int64_t> extents) : rank_(static_cast<int>(ext
 }
 
 std::int64_t Shape::elements() const {
-    std::int64_t product = 1;
     bool empty = false;
     for (const std::int64_t extent : *this) {
         if (extent < 0) { throw Error("[Shape] extents: expected 0 or more, got " + to_string(*this)); }
         empty = empty || extent == 0;
+    }
+    std::int64_t product = empty ? 0 : 1;
+    for (const std::int64_t extent : *this) {
         if (!empty && __builtin_mul_overflow(product, extent, &product)) {
             throw Error("[Shape] extents: more than 2^63 elements in " + to_string(*this));
         }
     }
-    return empty ? 0 : product;
+    return product;
 }
 
 Shape Shape::row_major() const {
@@ -32,7 +34,8 @@ Shape Shape::row_major() const {
     std::int64_t stride = 1;
     for (int axis = rank_ - 1; axis >= 0; --axis) {
         strides[axis] = stride;
-        stride *= std::max<std::int64_t>((*this)[axis], 1);
+        // Where this overflows, elements() throws before anybody uses a stride; until then, no undefined behaviour.
+        static_cast<void>(__builtin_mul_overflow(stride, std::max<std::int64_t>((*this)[axis], 1), &stride));
     }
     return strides;
 }

@@ -3,7 +3,8 @@
 #include "cpu/attention_backward_plan.h"
 #include "cpu/attention_softmax.h"
 
-/// The backward pass. For a tile of rows and a block of keys, with x, w as in the forward pass, all transposed [key][row]:
+/// The backward pass. For a tile of rows and a block of keys, with x, w as in the forward pass, all transposed
+/// [key][row]:
 ///
 ///     w  = 2^(x - lse)                   scores again
 ///     dw = keep/(1-p) * dO V^T
@@ -57,9 +58,11 @@ public:
             const auto scale = static_cast<float>(call.scale);
             for (std::int64_t j = 0; j < count; ++j) {
                 const std::int64_t row = s.key_begin + at + j;
-                store_row<Isa>(call.dk.dtype, call.dk.data + (s.batch * call.dk.b + g * call.dk.h + row * call.dk.row) * dk_size,
+                store_row<Isa>(call.dk.dtype,
+                               call.dk.data + (s.batch * call.dk.b + g * call.dk.h + row * call.dk.row) * dk_size,
                                call.dk.column, call.head_size, scratch.dk + j * z.head_stride, scale);
-                store_row<Isa>(call.dv.dtype, call.dv.data + (s.batch * call.dv.b + g * call.dv.h + row * call.dv.row) * dv_size,
+                store_row<Isa>(call.dv.dtype,
+                               call.dv.data + (s.batch * call.dv.b + g * call.dv.h + row * call.dv.row) * dv_size,
                                call.dv.column, call.value_size, scratch.dv + j * z.value_stride, call.kept);
             }
         }
@@ -92,7 +95,8 @@ private:
         std::int64_t end;
     };
 
-    static void add_dq(const Call& call, const Sequence& s, std::int64_t g, const RowTile& tile, const float* from, float* dq) {
+    static void add_dq(const Call& call, const Sequence& s, std::int64_t g, const RowTile& tile, const float* from,
+                       float* dq) {
         const BackwardSizes<Isa, Product> z(call);
         for (int r = 0; r < tile.rows; ++r) {
             float* to = dq + ((tile.head[r] - g * call.group) * s.queries + tile.index[r]) * call.head_size;
@@ -107,8 +111,10 @@ private:
         constexpr double log2_e = 1.4426950408889634;
         for (int r = 0; r < tile.rows; ++r) {
             const double sink = sink_of(call, tile.head[r]) * log2_e;
-            const double share = exp2(sink - static_cast<double>(scratch.lse[r]));
-            plan.sink_parts[(b - plan.first_entry) * call.heads + tile.head[r]] -= share * static_cast<double>(scratch.delta[r]);
+            const double share =
+                exp2(sink - static_cast<double>(scratch.lse[r]) - static_cast<double>(scratch.lse_rest[r]));
+            plan.sink_parts[(b - plan.first_entry) * call.heads + tile.head[r]] -=
+                share * static_cast<double>(scratch.delta[r]);
         }
     }
 
@@ -178,6 +184,7 @@ private:
         const float* dx_by_key = scratch.dw;
         std::int64_t w_stride = stride;
         if constexpr (pairs) {
+            clear_odd_row(tile, seen_begin, seen_end, scratch);
             pair_rows<Isa, L>(tile, seen_begin, seen_end, w, scratch.w_pairs);
             pair_rows<Isa, L>(tile, seen_begin, seen_end, dx, scratch.dx_pairs);
             pair_weights<Isa, L>(tile, block, dx, scratch.dx_key_pairs);
@@ -201,6 +208,15 @@ private:
             z.head_stride, tile.rows, static_cast<int>(z.head_stride / lanes), nullptr, keys_of_rows);
     }
 
+    /// The partner of an odd last row: it must not bring a NaN of V along.
+    static void clear_odd_row(const RowTile& tile, std::int64_t begin, std::int64_t end, const Scratch& scratch) {
+        const std::int64_t stride = tile.lanes * tile.vectors;
+        for (std::int64_t j = begin; tile.rows % 2 != 0 && j < end; ++j) {
+            scratch.score.scores[j * stride + tile.rows] = 0;
+            scratch.dw[j * stride + tile.rows] = 0;
+        }
+    }
+
     /// dw *= keep/(1-p); kept = 1 or 0.
     template <int L>
     static void drop_dw(const Call& call, const RowTile& tile, const KeyBlock& block, const Scratch& scratch) {
@@ -215,8 +231,8 @@ private:
 
     /// scores -> weights (dropped ones 0), dw -> dx.
     template <int L>
-    static void differentiate(const Call&, const RowTile& tile, const KeyBlock& block, const Scored& scored, bool careful,
-                              bool dropping, const Scratch& scratch) {
+    static void differentiate(const Call&, const RowTile& tile, const KeyBlock& block, const Scored& scored,
+                              bool careful, bool dropping, const Scratch& scratch) {
         using S = Simd<Isa, L>;
         const std::int64_t stride = tile.lanes * tile.vectors;
         std::int64_t seen_begin = 0;
@@ -230,6 +246,7 @@ private:
             const std::int64_t begin = larger<std::int64_t>(tile.some_begin[n] - block.begin, 0);
             const std::int64_t end = smaller<std::int64_t>(tile.some_end[n] - block.begin, block.count);
             const F<L> lse = S::load(scratch.lse + n * L);
+            const F<L> rest = S::load(scratch.lse_rest + n * L);
             const F<L> delta = S::load(scratch.delta + n * L);
             const auto fill = [&](std::int64_t from, std::int64_t to) {
                 for (std::int64_t j = from; j < to; ++j) {
@@ -242,7 +259,7 @@ private:
                 for (std::int64_t j = begin; j < end; ++j) {
                     const std::int64_t at = j * stride + n * L;
                     const F<L> x = S::load(scores + at);
-                    F<L> w = S::exp2(x * factor - lse);
+                    F<L> w = S::exp2((S::rounded(x * factor) - lse) - rest);
                     F<L> dx = w * (S::load(scratch.dw + at) - delta);
                     if (dropping) { w *= S::load(scratch.kept + at); }
                     if constexpr (Partial) {
@@ -285,8 +302,8 @@ private:
         seen_keys(tile, block, begin, end);
         const std::int64_t stride = tile.lanes * tile.vectors;
         const std::int64_t pitch = round_up(call.tile_keys, 16);
-        transpose_rows<Isa, L>([&](std::int64_t j) { return scratch.dw + (begin + j) * stride; }, end - begin, tile.rows,
-                               scratch.score.rows, pitch);
+        transpose_rows<Isa, L>([&](std::int64_t j) { return scratch.dw + (begin + j) * stride; }, end - begin,
+                               tile.rows, scratch.score.rows, pitch);
         for (int r = 0; r < tile.rows; ++r) {
             add_dbias(call, tile, r, block.begin + begin, end - begin, scratch.score.rows + r * pitch);
         }

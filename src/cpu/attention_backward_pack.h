@@ -11,10 +11,10 @@ namespace heed::cpu {
 /// Sizes in 32-bit lanes.
 template <class Isa, class Product>
 struct BackwardSizes {
-    std::int64_t keys;          ///< of a block
-    std::int64_t score_depth;   ///< lanes of a row of q or k
-    std::int64_t value_depth;   ///< lanes of a row of dout or v
-    std::int64_t head_stride;   ///< of rows of dk, dq and of q as vectors
+    std::int64_t keys;         ///< of a block
+    std::int64_t score_depth;  ///< lanes of a row of q or k
+    std::int64_t value_depth;  ///< lanes of a row of dout or v
+    std::int64_t head_stride;  ///< of rows of dk, dq and of q as vectors
     std::int64_t value_stride;
     HEED_INLINE explicit BackwardSizes(const Call& call)
         : keys(call.tile_keys),
@@ -39,7 +39,9 @@ struct BackwardScratch {
     float* q_rows;        ///< [64][head_stride], or [32] rows of pairs
     float* dout_rows;     ///< [64][value_stride], or pairs
     float* staging;       ///< [64][widest row]
+    float* out_columns;   ///< [value_size][64], and dout's next to it where that is kept in pairs
     float* lse;           ///< [64] in powers of two
+    float* lse_rest;      ///< [64] what of an f64 lse a float does not hold: at large scores it matters
     float* delta;         ///< [64]
     float* largest;       ///< [64]
     float* dq_tile;       ///< [64][head_stride]
@@ -51,10 +53,10 @@ struct BackwardScratch {
     float* dx_key_pairs;  ///< [keys/2][64]
     float* k;             ///< [super_keys] packed keys
     float* v;
-    float* k_rows;        ///< pairs woven along the keys
-    float* dk;            ///< [super_keys][head_stride]
-    float* dv;            ///< [super_keys][value_stride]
-    float* dq;            ///< [group][queries][head_size], where one chunk is all
+    float* k_rows;  ///< pairs woven along the keys
+    float* dk;      ///< [super_keys][head_stride]
+    float* dv;      ///< [super_keys][value_stride]
+    float* dq;      ///< [group][queries][head_size], where one chunk is all
     ScoreScratch score;
 
     static std::size_t layout(const Call& call, std::int64_t super_keys, std::int64_t dq_floats, char* memory,
@@ -74,7 +76,9 @@ struct BackwardScratch {
         s.q_rows = floats(most_rows * z.head_stride);
         s.dout_rows = floats(most_rows * z.value_stride);
         s.staging = floats(most_rows * widest);
+        s.out_columns = floats((pairs ? 2 : 1) * call.value_size * most_rows);
         s.lse = floats(most_rows);
+        s.lse_rest = floats(most_rows);
         s.delta = floats(most_rows);
         s.largest = floats(most_rows);
         s.dq_tile = floats(most_rows * z.head_stride);
@@ -224,36 +228,64 @@ HEED_INLINE bool pack_row_forms(const Tensor4& from, const RowTile& tile, std::i
     return finite;
 }
 
+/// delta = dout . out, summed in the order of the product dout V, so that the two cancel exactly where they are equal.
+template <class Isa, class Product>
+HEED_INLINE void row_deltas(const Call& call, const RowTile& tile, const BackwardScratch<Isa, Product>& scratch) {
+    const BackwardSizes<Isa, Product> z(call);
+    const std::int64_t stride = tile.lanes * tile.vectors;
+    const auto load = [&](const Tensor4& from, float* columns) {
+        for (int r = 0; r < tile.rows; ++r) {
+            const std::int64_t at =
+                tile.batch * from.b + tile.head[r] * from.h + (tile.query_begin + tile.index[r]) * from.row;
+            load_row<Isa>(from.dtype, from.data + at * element_bytes(from.dtype), from.column, call.value_size,
+                          scratch.staging + r * z.value_stride);
+        }
+        with_lanes<Isa>(tile.lanes, [&]<int L>() {
+            transpose_rows<Isa, L>([&](std::int64_t r) { return scratch.staging + r * z.value_stride; }, tile.rows,
+                                   call.value_size, columns, stride);
+        });
+    };
+    const float* dout = scratch.dout_columns;
+    if constexpr (Product::depth_per_lane == 2) {
+        load(call.dout, scratch.out_columns + call.value_size * most_rows);
+        dout = scratch.out_columns + call.value_size * most_rows;
+    }
+    load(call.out, scratch.out_columns);
+    with_lanes<Isa>(tile.lanes, [&]<int L>() {
+        using S = Simd<Isa, L>;
+        for (int n = 0; n < tile.vectors; ++n) {
+            F<L> sum = {};
+            for (std::int64_t e = 0; e < call.value_size; ++e) {
+                const F<L> out = S::load(scratch.out_columns + e * stride + n * L);
+                // A row that sees nothing has output 0 and passes no gradient, whatever dout holds.
+                const F<L> upstream = out == F<L>{} ? F<L>{} : S::load(dout + e * stride + n * L);
+                sum = sum + out * upstream;
+            }
+            S::store(scratch.delta + n * L, sum);
+        }
+    });
+}
+
 /// q, dout, lse and delta of the tile.
 template <class Isa, class Product>
 void pack_rows(const Call& call, const RowTile& tile, const BackwardScratch<Isa, Product>& scratch) {
     const BackwardSizes<Isa, Product> z(call);
     const bool q_finite = pack_row_forms<Isa, Product>(call.q, tile, call.head_size, z.score_depth, z.head_stride,
                                                        scratch.staging, scratch.q_columns, scratch.q_rows);
-    const bool dout_finite = pack_row_forms<Isa, Product>(call.dout, tile, call.value_size, z.value_depth, z.value_stride,
-                                                          scratch.staging, scratch.dout_columns, scratch.dout_rows);
+    const bool dout_finite =
+        pack_row_forms<Isa, Product>(call.dout, tile, call.value_size, z.value_depth, z.value_stride, scratch.staging,
+                                     scratch.dout_columns, scratch.dout_rows);
     scratch.flags->rows_finite = q_finite && dout_finite;
-    float* a = scratch.staging;
-    float* b = scratch.staging + z.value_stride;
     for (int r = 0; r < most_rows; ++r) {
-        scratch.lse[r] = __builtin_inff();
+        const double lse = r < tile.rows ? row_lse(call, tile, r) : __builtin_inf();
+        scratch.lse[r] = static_cast<float>(lse);
+        scratch.lse_rest[r] =
+            lse == __builtin_inf() ? 0.0F : static_cast<float>(lse - static_cast<double>(scratch.lse[r]));
         scratch.delta[r] = 0;
-        if (r >= tile.rows) { continue; }
-        const auto load = [&](const Tensor4& t, float* to) {
-            const std::int64_t at = tile.batch * t.b + tile.head[r] * t.h + (tile.query_begin + tile.index[r]) * t.row;
-            load_row<Isa>(t.dtype, t.data + at * element_bytes(t.dtype), t.column, call.value_size, to);
-        };
-        load(call.out, a);
-        load(call.dout, b);
-        float lane[16] = {};
-        for (std::int64_t e = 0; e < call.value_size; ++e) {
-            // A row that sees nothing has output 0 and passes no gradient, whatever dout holds.
-            lane[e % 16] += a[e] == 0 ? 0.0F : a[e] * b[e];
-        }
-        float sum = 0;
-        for (const float x : lane) { sum += x; }
-        scratch.lse[r] = row_lse(call, tile, r);
-        scratch.delta[r] = sum - (scratch.lse[r] == __builtin_inff() ? 0.0F : row_dlse(call, tile, r));
+    }
+    row_deltas<Isa, Product>(call, tile, scratch);
+    for (int r = 0; r < tile.rows; ++r) {
+        if (scratch.lse[r] != __builtin_inff()) { scratch.delta[r] -= row_dlse(call, tile, r); }
     }
 }
 
@@ -271,7 +303,8 @@ void pair_rows(const RowTile& tile, std::int64_t begin, std::int64_t end, const 
             _mm512_storeu_si512(words + r, both);
         }
         for (; r + 16 <= stride; r += 16) {
-            _mm256_storeu_si256(reinterpret_cast<__m256i*>(words + r), __m256i(_mm512_cvtneps_pbh(_mm512_loadu_ps(row + r))));
+            _mm256_storeu_si256(reinterpret_cast<__m256i*>(words + r),
+                                __m256i(_mm512_cvtneps_pbh(_mm512_loadu_ps(row + r))));
         }
 #endif
         for (; r < stride; ++r) { words[r] = narrow_bf16(row[r]); }
@@ -301,7 +334,9 @@ void careful_products(const Call& call, const RowTile& tile, const KeyBlock& blo
             float* dv = scratch.dv + (offset + j) * z.value_stride;
             float* dk = scratch.dk + (offset + j) * z.head_stride;
             float* dq = scratch.dq_tile + r * z.head_stride;
-            for (std::int64_t e = 0; e < call.value_size; ++e) { dv[e] += w * element(scratch.dout_rows, z.value_stride, r, e); }
+            for (std::int64_t e = 0; e < call.value_size; ++e) {
+                dv[e] += w * element(scratch.dout_rows, z.value_stride, r, e);
+            }
             for (std::int64_t c = 0; c < call.head_size; ++c) {
                 dk[c] += dx * element(scratch.q_rows, z.head_stride, r, c);
                 dq[c] += dx * element(panel.k_rows, panel.k_rows_stride, offset + j, c);

@@ -26,7 +26,9 @@ void clear(const MutableView& view) {
     const Shape row_major = view.shape().row_major();
     for (std::int64_t n = 0; n < total; ++n) {
         std::int64_t offset = 0;
-        for (int axis = 0; axis < view.rank(); ++axis) { offset += n / row_major[axis] % view.extent(axis) * view.stride(axis); }
+        for (int axis = 0; axis < view.rank(); ++axis) {
+            offset += n / row_major[axis] % view.extent(axis) * view.stride(axis);
+        }
         write_number(view.dtype(), view.data(), offset, 0);
     }
 }
@@ -106,10 +108,9 @@ std::int64_t dq_begin(const Call& c, const BackwardPlan& plan, std::int64_t b, s
     return floats;
 }
 
-float row_lse(const Call& c, const RowTile& tile, int row) {
+double row_lse(const Call& c, const RowTile& tile, int row) {
     const double lse = number_at(c.problem->forward_lse, tile, row);
-    return lse == -std::numeric_limits<double>::infinity() ? std::numeric_limits<float>::infinity()
-                                                           : static_cast<float>(lse * log2_e);
+    return lse == -std::numeric_limits<double>::infinity() ? std::numeric_limits<double>::infinity() : lse * log2_e;
 }
 
 float row_dlse(const Call& c, const RowTile& tile, int row) {
@@ -149,10 +150,13 @@ void add_reduced(const Call& c, const BackwardPlan& plan) {
             if (g.dsinks) { add_to(g.dsinks, h * g.dsinks.stride(0), plan.sink_parts[slot]); }
             if (!g.dalibi_slopes) { continue; }
             const MutableView& slopes = g.dalibi_slopes;
-            const std::int64_t at = slopes.rank() == 2 ? (plan.first_entry + b) * slopes.stride(0) + h * slopes.stride(1)
-                                                       : h * slopes.stride(0);
+            const std::int64_t at = slopes.rank() == 2
+                                        ? (plan.first_entry + b) * slopes.stride(0) + h * slopes.stride(1)
+                                        : h * slopes.stride(0);
             double sum = 0;
-            for (std::int64_t n = 0; n < plan.most_chunks; ++n) { sum += plan.slope_parts[slot * plan.most_chunks + n]; }
+            for (std::int64_t n = 0; n < plan.most_chunks; ++n) {
+                sum += plan.slope_parts[slot * plan.most_chunks + n];
+            }
             add_to(slopes, at, sum);
         }
     }

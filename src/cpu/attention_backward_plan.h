@@ -5,8 +5,8 @@
 
 namespace heed::cpu {
 
-/// The gradients of one entry and key/value head come from tasks that each own a range of keys: dk and dv are complete there,
-/// dq is a part that is summed in order afterwards. Depends on the entry's own sizes alone.
+/// The gradients of one entry and key/value head come from tasks that each own a range of keys: dk and dv are complete
+/// there, dq is a part that is summed in order afterwards. Depends on the entry's own sizes alone.
 struct BackwardSplit {
     std::int64_t chunks = 1;
     std::int64_t chunk_keys = 0;
@@ -15,11 +15,13 @@ struct BackwardSplit {
 };
 
 struct BackwardPlan {
-    std::int64_t first_entry = 0, entries = 0;  ///< this wave: batch entries whose parts of dq fit the workspace together
+    std::int64_t first_entry = 0,
+                 entries = 0;  ///< this wave: batch entries whose parts of dq fit the workspace together
     std::int64_t tasks = 0;
-    bool loop_entries = false, loop_heads = false, loop_chunks = false;  ///< axes that a task runs in order (shared dbias)
+    bool loop_entries = false, loop_heads = false,
+         loop_chunks = false;  ///< axes that a task runs in order (shared dbias)
     std::int64_t most_chunks = 1;
-    float* dq_parts = nullptr;  ///< entry, head, chunk, row, column; entry e starts at dq_begin(e)
+    float* dq_parts = nullptr;      ///< entry, head, chunk, row, column; entry e starts at dq_begin(e)
     double* slope_parts = nullptr;  ///< [entries][heads][most_chunks]
     double* sink_parts = nullptr;   ///< [entries][heads]
     double operations = 0;
@@ -33,8 +35,8 @@ std::int64_t dq_begin(const Call& call, const BackwardPlan& plan, std::int64_t b
 
 /// Runs visit(b, g, chunk) for a task, in order.
 template <class Visit>
-inline __attribute__((always_inline)) void for_each_chunk(const Call& call, const BackwardPlan& plan,
-                                                          std::int64_t task, Visit visit) {
+inline __attribute__((always_inline)) void for_each_chunk(const Call& call, const BackwardPlan& plan, std::int64_t task,
+                                                          Visit visit) {
     const std::int64_t chunks = plan.loop_chunks ? 1 : plan.most_chunks;
     const std::int64_t heads = plan.loop_heads ? 1 : call.kv_heads;
     const std::int64_t chunk = task % chunks;
@@ -42,7 +44,8 @@ inline __attribute__((always_inline)) void for_each_chunk(const Call& call, cons
     const std::int64_t entry = task / chunks / heads;
     for (std::int64_t b = plan.loop_entries ? 0 : entry; b < (plan.loop_entries ? plan.entries : entry + 1); ++b) {
         for (std::int64_t head = plan.loop_heads ? 0 : g; head < (plan.loop_heads ? call.kv_heads : g + 1); ++head) {
-            for (std::int64_t c = plan.loop_chunks ? 0 : chunk; c < (plan.loop_chunks ? plan.most_chunks : chunk + 1); ++c) {
+            for (std::int64_t c = plan.loop_chunks ? 0 : chunk; c < (plan.loop_chunks ? plan.most_chunks : chunk + 1);
+                 ++c) {
                 visit(plan.first_entry + b, head, c);
             }
         }
@@ -50,11 +53,12 @@ inline __attribute__((always_inline)) void for_each_chunk(const Call& call, cons
 }
 
 /// lse * log2(e), +infinity for rows that see nothing; and dlse.
-float row_lse(const Call& call, const RowTile& tile, int row);
+double row_lse(const Call& call, const RowTile& tile, int row);
 float row_dlse(const Call& call, const RowTile& tile, int row);
 
 /// dbias += row over keys [begin, begin + count) of the tile's row.
-void add_dbias(const Call& call, const RowTile& tile, int row, std::int64_t begin, std::int64_t count, const float* add);
+void add_dbias(const Call& call, const RowTile& tile, int row, std::int64_t begin, std::int64_t count,
+               const float* add);
 /// Sets dbias, dsinks and dalibi_slopes to 0.
 void clear_reduced(const Call& call);
 /// Adds a wave's parts, in order.

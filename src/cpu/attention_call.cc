@@ -36,7 +36,9 @@ Tensor4 plain_rows(const AnyView& view) {
     return t;
 }
 
-std::int32_t narrow(std::int64_t x) { return static_cast<std::int32_t>(std::clamp<std::int64_t>(x, -2 * far + 2, 2 * far - 2)); }
+std::int32_t narrow(std::int64_t x) {
+    return static_cast<std::int32_t>(std::clamp<std::int64_t>(x, -2 * far + 2, 2 * far - 2));
+}
 
 std::size_t cache_bytes(int name, std::size_t otherwise) {
     const long bytes = sysconf(name);
@@ -174,7 +176,9 @@ Split split_forward(const Call& c, const Sequence& s) {
     }
     split.part_keys = (s.keys + split.key_parts - 1) / split.key_parts;
     split.part_keys = (split.part_keys + c.tile_keys - 1) / c.tile_keys * c.tile_keys;
-    if (split.part_keys > 0) { split.key_parts = std::max<std::int64_t>(1, (s.keys + split.part_keys - 1) / split.part_keys); }
+    if (split.part_keys > 0) {
+        split.key_parts = std::max<std::int64_t>(1, (s.keys + split.part_keys - 1) / split.part_keys);
+    }
     return split;
 }
 
@@ -198,7 +202,8 @@ ForwardPlan plan_forward(const Call& c, detail::Pool& pool, std::int64_t value_s
                            static_cast<double>(s.queries) * static_cast<double>(s.keys);
     };
     for (std::int64_t b = 0; b < c.batch; ++b) { advance(b); }
-    char* memory = static_cast<char*>(pool.shared().at_least(partial_at + static_cast<std::size_t>(next.first_partial) * 4));
+    char* memory =
+        static_cast<char*>(pool.shared().at_least(partial_at + static_cast<std::size_t>(next.first_partial) * 4));
     auto* entries = reinterpret_cast<ForwardPlan::Entry*>(memory);
     plan.partials = reinterpret_cast<float*>(memory + partial_at);
     next = {};
@@ -224,13 +229,80 @@ std::int64_t ForwardPlan::entry_of_merge(std::int64_t batch, std::int64_t merge)
     return std::upper_bound(entries, entries + batch + 1, merge, after) - entries - 1;
 }
 
-void fill_rows(const Call& c, const Sequence& s, const Keys& keys, const Split& split, std::int64_t b, std::int64_t g,
-               std::int64_t t, int widest_lanes, RowTile& tile) {
+namespace {
+
+/// Lanes that waste least: a vector half as wide where the rows fill no more of the full one.
+int lanes_for(int rows, int widest) {
+    const auto padded = [rows](int lanes) { return (rows + lanes - 1) / lanes * lanes; };
+    int lanes = widest;
+    while (lanes > 8 && rows <= 2 * widest && padded(lanes / 2) < padded(lanes)) { lanes /= 2; }
+    while (lanes > 4 && rows <= lanes / 2) { lanes /= 2; }
+    return lanes;
+}
+
+void fill_row(const Call& c, const Sequence& s, const Keys& keys, std::int64_t b, std::int64_t head, std::int64_t i,
+              int r, RowTile& tile) {
     const AttentionProblem& p = *c.problem;
     const AttentionOptions& o = p.options;
+    const std::int64_t at = p.query_position(s, i) - keys.position_base;
+    tile.head[r] = static_cast<std::int32_t>(head);
+    tile.index[r] = static_cast<std::int32_t>(i);
+    tile.position[r] = narrow(at);
+    tile.low[r] = o.window.left >= 0 ? narrow(at - o.window.left) : narrow(-2 * far);
+    std::int64_t high = o.window.right >= 0 ? at + o.window.right : 2 * far;
+    if (o.causal) { high = std::min(high, at); }
+    tile.high[r] = narrow(high);
+    tile.slope[r] = c.alibi ? static_cast<float>(p.slope(b, head) * log2_e) : 0.0F;
+    tile.plane[r] = static_cast<std::uint32_t>(b * c.heads + head);
+}
+
+/// Which keys the tile's vectors see, from the rows' windows.
+void fill_spans(const Call& c, const Keys& keys, RowTile& tile) {
+    const AttentionOptions& o = c.problem->options;
+    const auto count = static_cast<std::int32_t>(keys.count);
+    // With explicit positions every key has to be looked at, unless nothing asks for its position.
+    const bool look = keys.explicit_positions && (o.causal || o.window.left >= 0 || o.window.right >= 0);
+    tile.begin = count;
+    tile.end = 0;
+    for (int n = 0; n < tile.vectors; ++n) {
+        std::int32_t some_begin = count, some_end = 0, all_begin = 0, all_end = count;
+        for (int r = n * tile.lanes; r < (n + 1) * tile.lanes; ++r) {
+            const std::int32_t begin = keys.explicit_positions ? 0 : std::clamp(tile.low[r], 0, count);
+            const std::int32_t end = keys.explicit_positions ? count : std::clamp(tile.high[r] + 1, 0, count);
+            if (begin < end) {
+                some_begin = std::min(some_begin, begin);
+                some_end = std::max(some_end, end);
+            }
+            all_begin = std::max(all_begin, begin);
+            all_end = std::min(all_end, end);
+        }
+        const bool anything = some_begin < some_end;
+        tile.some_begin[n] = anything ? some_begin : 0;
+        tile.some_end[n] = anything ? some_end : 0;
+        tile.all_begin[n] = look || all_begin >= all_end ? tile.some_end[n] : all_begin;
+        tile.all_end[n] = look || all_begin >= all_end ? tile.some_end[n] : all_end;
+        if (anything) {
+            tile.begin = std::min(tile.begin, some_begin);
+            tile.end = std::max(tile.end, some_end);
+        }
+    }
+    tile.visible = tile.begin < tile.end;
+    if (!tile.visible) { tile.begin = tile.end = 0; }
+}
+
+void start_tile(const Sequence& s, std::int64_t b, int rows, int widest_lanes, RowTile& tile) {
     tile.batch = s.batch;
     tile.sequence = b;
     tile.query_begin = s.query_begin;
+    tile.rows = rows;
+    tile.lanes = lanes_for(rows, widest_lanes);
+    tile.vectors = (rows + tile.lanes - 1) / tile.lanes;
+}
+
+}  // namespace
+
+void fill_rows(const Call& c, const Sequence& s, const Keys& keys, const Split& split, std::int64_t b, std::int64_t g,
+               std::int64_t t, int widest_lanes, RowTile& tile) {
     std::int64_t first_head = 0;
     std::int64_t heads = 1;
     std::int64_t first_row = 0;
@@ -244,64 +316,22 @@ void fill_rows(const Call& c, const Sequence& s, const Keys& keys, const Split& 
         first_row = t / c.group * split.rows_per_tile;
         rows = std::min(split.rows_per_tile, s.queries - first_row);
     }
-    tile.rows = static_cast<int>(heads * rows);
-    tile.lanes = widest_lanes;
-    while (tile.lanes > 4 && (tile.rows <= tile.lanes / 2 ||
-                              (tile.rows <= 2 * widest_lanes &&
-                               (tile.rows + tile.lanes / 2 - 1) / (tile.lanes / 2) * (tile.lanes / 2) <
-                                   (tile.rows + tile.lanes - 1) / tile.lanes * tile.lanes &&
-                               tile.lanes / 2 >= 8))) {
-        tile.lanes /= 2;
-    }
-    tile.vectors = (tile.rows + tile.lanes - 1) / tile.lanes;
+    start_tile(s, b, static_cast<int>(heads * rows), widest_lanes, tile);
     for (int r = 0; r < tile.stride(); ++r) {
         const std::int64_t real = std::min(r, tile.rows - 1);
-        const std::int64_t head = g * c.group + first_head + real / rows;
-        const std::int64_t i = first_row + real % rows;
-        const std::int64_t at = p.query_position(s, i) - keys.position_base;
-        tile.head[r] = static_cast<std::int32_t>(head);
-        tile.index[r] = static_cast<std::int32_t>(i);
-        tile.position[r] = narrow(at);
-        tile.low[r] = o.window.left >= 0 ? narrow(at - o.window.left) : narrow(-2 * far);
-        std::int64_t high = o.window.right >= 0 ? at + o.window.right : 2 * far;
-        if (o.causal) { high = std::min(high, at); }
-        tile.high[r] = narrow(high);
-        tile.slope[r] = c.alibi ? static_cast<float>(p.slope(b, head) * log2_e) : 0.0F;
-        tile.plane[r] = static_cast<std::uint32_t>(b * c.heads + head);
+        fill_row(c, s, keys, b, g * c.group + first_head + real / rows, first_row + real % rows, r, tile);
     }
-    const auto count = static_cast<std::int32_t>(keys.count);
-    tile.begin = count;
-    tile.end = 0;
-    for (int n = 0; n < tile.vectors; ++n) {
-        std::int32_t some_begin = count, some_end = 0, all_begin = 0, all_end = count;
-        for (int r = n * tile.lanes; r < (n + 1) * tile.lanes; ++r) {
-            std::int32_t begin = 0;
-            std::int32_t end = count;
-            if (!keys.explicit_positions) {
-                begin = std::clamp(tile.low[r], 0, count);
-                end = std::clamp(tile.high[r] + 1, 0, count);
-            }
-            if (begin < end) {
-                some_begin = std::min(some_begin, begin);
-                some_end = std::max(some_end, end);
-            }
-            all_begin = std::max(all_begin, begin);
-            all_end = std::min(all_end, end);
-        }
-        const bool anything = some_begin < some_end;
-        tile.some_begin[n] = anything ? some_begin : 0;
-        tile.some_end[n] = anything ? some_end : 0;
-        // With explicit positions every key has to be looked at, unless nothing asks for its position.
-        const bool look = keys.explicit_positions && (o.causal || o.window.left >= 0 || o.window.right >= 0);
-        tile.all_begin[n] = look || all_begin >= all_end ? tile.some_end[n] : all_begin;
-        tile.all_end[n] = look || all_begin >= all_end ? tile.some_end[n] : all_end;
-        if (anything) {
-            tile.begin = std::min(tile.begin, some_begin);
-            tile.end = std::max(tile.end, some_end);
-        }
+    fill_spans(c, keys, tile);
+}
+
+void fill_listed_rows(const Call& c, const Sequence& s, const Keys& keys, std::int64_t b, std::int64_t h,
+                      const std::int64_t* rows, std::int64_t count, int widest_lanes, RowTile& tile) {
+    start_tile(s, b, s.queries > 0 ? static_cast<int>(count) : 0, widest_lanes, tile);
+    for (int r = 0; r < tile.stride(); ++r) {
+        const std::int64_t i = rows[std::min(r, tile.rows - 1)];
+        fill_row(c, s, keys, b, h, i < s.queries ? i : 0, r, tile);
     }
-    tile.visible = tile.begin < tile.end;
-    if (!tile.visible) { tile.begin = tile.end = 0; }
+    fill_spans(c, keys, tile);
 }
 
 void fill_key_positions(const Call& c, const Sequence& s, const Keys& keys, std::int64_t begin, std::int64_t count,

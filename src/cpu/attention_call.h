@@ -19,9 +19,9 @@ constexpr int most_rows = 64;  ///< rows of a tile: four vectors of 16 lanes
 /// Up to 64 query rows that share a key/value head. Lanes past `rows` repeat the last row.
 struct RowTile {
     int rows = 0;
-    int lanes = 16;    ///< L
-    int vectors = 0;   ///< of L lanes
-    bool visible = true;  ///< some row has a key to see
+    int lanes = 16;                        ///< L
+    int vectors = 0;                       ///< of L lanes
+    bool visible = true;                   ///< some row has a key to see
     std::int64_t batch = 0, sequence = 0;  ///< index along B of the tensors; entry (or packed sequence)
     std::int64_t query_begin = 0;
     std::int32_t head[most_rows];
@@ -29,7 +29,7 @@ struct RowTile {
     std::int32_t position[most_rows];  ///< p_i, less Keys::position_base
     std::int32_t low[most_rows];       ///< a key at position x is in the window when low <= x <= high
     std::int32_t high[most_rows];
-    float slope[most_rows];  ///< ALiBi, times log2(e)
+    float slope[most_rows];          ///< ALiBi, times log2(e)
     std::uint32_t plane[most_rows];  ///< b*H + h, for dropout
     /// Keys, by index, that some row (all rows) of vector n may see; exact where key positions are implicit.
     std::int32_t some_begin[most_rows / 4], some_end[most_rows / 4];
@@ -41,7 +41,7 @@ struct RowTile {
 
 /// The keys of one entry.
 struct Keys {
-    std::int64_t begin = 0;   ///< first row along S
+    std::int64_t begin = 0;  ///< first row along S
     std::int64_t count = 0;
     std::int64_t position_base = 0;
     bool explicit_positions = false;
@@ -59,27 +59,27 @@ struct Call {
     float cap = 0;          ///< softcap * log2(e)
     float inverse_cap = 0;  ///< scale / softcap
     bool alibi = false;
-    bool drop = false;         ///< by generator
+    bool drop = false;  ///< by generator
     std::uint64_t drop_seed = 0;
     std::uint32_t drop_offset = 0;
     std::uint32_t drop_below = 0;  ///< dropped where word <= drop_below
     float kept = 1;                ///< 1 / (1 - p)
     bool pattern = false;
     bool sinks = false;
-    std::int64_t tile_keys = 96;  ///< keys of a block
+    std::int64_t tile_keys = 192;  ///< keys of a block
 };
 
-/// How one entry's forward work is cut up. Depends on the entry's own sizes alone, so neither the batch nor the number of
-/// threads changes a bit of the result.
+/// How one entry's forward work is cut up. Depends on the entry's own sizes alone, so neither the batch nor the number
+/// of threads changes a bit of the result.
 struct Split {
-    std::int64_t tiles = 0;          ///< row tiles of one key/value head
+    std::int64_t tiles = 0;  ///< row tiles of one key/value head
     std::int64_t tiles_per_task = 1;
-    std::int64_t row_blocks = 0;     ///< tasks along the rows
+    std::int64_t row_blocks = 0;  ///< tasks along the rows
     std::int64_t key_parts = 1;
     std::int64_t part_keys = 0;
     std::int64_t heads_per_tile = 1;  ///< short sequences: heads of the group share a tile
     std::int64_t rows_per_tile = 64;
-    std::int64_t tile_rows = 64;      ///< most rows that a tile has
+    std::int64_t tile_rows = 64;  ///< most rows that a tile has
 
     std::int64_t tasks(std::int64_t kv_heads) const { return row_blocks * kv_heads * key_parts; }
 };
@@ -114,6 +114,9 @@ Split split_forward(const Call& call, const Sequence& s);
 /// Tile number t of key/value head g of entry b.
 void fill_rows(const Call& call, const Sequence& s, const Keys& keys, const Split& split, std::int64_t b,
                std::int64_t g, std::int64_t t, int widest_lanes, RowTile& tile);
+/// A tile of chosen rows of head h; those past the entry's queries stand as its first row.
+void fill_listed_rows(const Call& call, const Sequence& s, const Keys& keys, std::int64_t b, std::int64_t h,
+                      const std::int64_t* rows, std::int64_t count, int widest_lanes, RowTile& tile);
 
 /// Key positions of [begin, begin + count), less the base, and their range.
 void fill_key_positions(const Call& call, const Sequence& s, const Keys& keys, std::int64_t begin, std::int64_t count,

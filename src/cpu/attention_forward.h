@@ -1,4 +1,5 @@
 #pragma once
+#include "cpu/attention_few_rows.h"
 #include "cpu/attention_pack.h"
 #include "cpu/attention_softmax.h"
 
@@ -6,18 +7,24 @@
 
 namespace heed::cpu {
 
+/// Floats of one tile's packed queries, in either form.
+template <class Isa, class Product>
+HEED_INLINE std::int64_t q_floats(const Sizes<Isa, Product>& z) {
+    return larger(z.depth * most_rows, few_rows * z.key_stride);
+}
+
 /// Scratch of one worker, laid out in one piece of memory.
 template <class Isa, class Product>
 struct ForwardScratch {
     RowTile* tiles;
-    float* q;         ///< [tiles_per_task][depth][64]
-    float* sums;      ///< [tiles_per_task][64][value_stride]
-    float* largest;   ///< [tiles_per_task][64]
-    float* sum;       ///< [tiles_per_task][64]
-    float* staging;   ///< [64][row_stride] query rows on their way to q
-    float* now;       ///< [64]
-    float* alpha;     ///< [64]
-    float* pairs;     ///< [keys/2][64] weights as pairs of bf16
+    float* q;        ///< [tiles_per_task][depth][64]
+    float* sums;     ///< [tiles_per_task][64][value_stride]
+    float* largest;  ///< [tiles_per_task][64]
+    float* sum;      ///< [tiles_per_task][64]
+    float* staging;  ///< [64][row_stride] query rows on their way to q
+    float* now;      ///< [64]
+    float* alpha;    ///< [64]
+    float* pairs;    ///< [keys/2][64] weights as pairs of bf16
     PackScratch pack;
     ScoreScratch score;
 
@@ -27,7 +34,7 @@ struct ForwardScratch {
         const Sizes<Isa, Product> z(call);
         const auto count = static_cast<std::size_t>(tiles);
         s.tiles = arena.take<RowTile>(count);
-        s.q = arena.take<float>(count * z.depth * most_rows);
+        s.q = arena.take<float>(count * q_floats(z));
         s.sums = arena.take<float>(count * most_rows * z.value_stride);
         s.largest = arena.take<float>(count * most_rows);
         s.sum = arena.take<float>(count * most_rows);
@@ -35,7 +42,7 @@ struct ForwardScratch {
         s.now = arena.take<float>(most_rows);
         s.alpha = arena.take<float>(most_rows);
         s.pairs = arena.take<float>((z.keys + 1) / 2 * most_rows);
-        s.pack = PackScratch::take(arena, z.keys * z.depth, z.keys * z.value_stride);
+        s.pack = PackScratch::take(arena, z.keys * z.key_stride, z.keys * z.value_stride);
         s.score.scores = arena.take<float>((z.keys + 1) * most_rows);
         const bool dense = call.bias.data != nullptr || call.allow.data != nullptr || call.pattern;
         s.score.add = arena.take<float>(dense ? z.keys * most_rows : 0);
@@ -66,16 +73,18 @@ public:
         const Keys keys = keys_of(call, s);
         std::int64_t begin = key_end;
         std::int64_t end = key_begin;
+        bool any_few = false;
         for (std::int64_t t = 0; t < tiles; ++t) {
             RowTile& tile = scratch.tiles[t];
             fill_rows(call, s, keys, split, b, g, first_tile + t, Isa::lanes, tile);
-            pack_queries<Isa, Product>(call, tile, scratch.staging, scratch.q + t * z.depth * most_rows);
+            pack_queries<Isa, Product>(call, tile, scratch.staging, scratch.q + t * q_floats(z));
             __builtin_memset(scratch.sums + t * most_rows * z.value_stride, 0,
                              static_cast<std::size_t>(tile.rows) * z.value_stride * 4);
             for (int r = 0; r < most_rows; ++r) {
                 scratch.largest[t * most_rows + r] = negative_infinity;
                 scratch.sum[t * most_rows + r] = 0;
             }
+            any_few = any_few || tile.rows <= few_rows;
             if (tile.visible) {
                 begin = smaller<std::int64_t>(begin, tile.begin);
                 end = larger<std::int64_t>(end, tile.end);
@@ -92,10 +101,17 @@ public:
             for (std::int64_t t = 0; t < tiles; ++t) {
                 const RowTile& tile = scratch.tiles[t];
                 if (tile.begin >= j + block.count || tile.end <= j) { continue; }
-                const Cover pattern = call.pattern ? pattern_cover(call, tile, keys, block.least, block.most) : Cover::all;
+                const Cover pattern =
+                    call.pattern ? pattern_cover(call, tile, keys, block.least, block.most) : Cover::all;
                 if (pattern == Cover::none) { continue; }
-                if (!packed) { pack_keys_values<Isa, Product>(call, s, g, scratch.pack, block); }
-                packed = true;
+                if (!packed) {
+                    const std::int64_t rest = smaller(call.tile_keys, end - j - block.count);
+                    block.next_k = upcoming(call.k, s, g, j + block.count, rest, call.head_size);
+                    block.next_v = upcoming(call.v, s, g, j + block.count, rest, call.value_size);
+                    pack_keys<Isa, Product>(call, s, g, any_few, scratch.pack, block);
+                    pack_values<Isa, Product>(call, s, g, scratch.pack, block);
+                    packed = true;
+                }
                 with_lanes<Isa>(tile.lanes, [&]<int L>() { step<L>(call, tile, keys, block, pattern, t, scratch); });
             }
         }
@@ -146,10 +162,16 @@ private:
         const std::int64_t stride = tile.lanes * tile.vectors;
         float* sums = scratch.sums + t * most_rows * z.value_stride;
         const RowState state{scratch.largest + t * most_rows, scratch.sum + t * most_rows};
-        raw_scores<Isa, Product, L>(tile, block, scratch.q + t * z.depth * most_rows, z.depth, scores);
+        const float* q = scratch.q + t * q_floats(z);
+        if (tile.rows <= few_rows) {
+            few_row_scores<Isa, Product>(tile, block, q, z.key_stride, scores);
+        } else {
+            raw_scores<Isa, Product, L>(tile, block, q, z.depth, scores);
+        }
         const bool dense = dense_add<Isa, L>(call, tile, keys, block, pattern, scratch.score);
         __builtin_memcpy(scratch.now, state.largest, static_cast<std::size_t>(stride) * 4);
-        const Scored scored = adjust_scores<Isa, L>(call, tile, block, dense, scores, scratch.score.add, nullptr, scratch.now);
+        const Scored scored =
+            adjust_scores<Isa, L>(call, tile, block, dense, scores, scratch.score.add, nullptr, scratch.now);
         const bool careful = scored.partial && !values_finite<Isa, Product>(call, block);
         weigh<Isa, L>(tile, block, scored, careful, scores, scratch.now, state, scratch.alpha);
         if (call.drop || call.keep.data != nullptr) { drop<Isa, L>(call, tile, block, scores); }
@@ -161,6 +183,10 @@ private:
         if constexpr (Product::depth_per_lane == 2) {
             pair_weights<Isa, L>(tile, block, scores, scratch.pairs);
             weights = scratch.pairs;
+        }
+        if (tile.rows <= few_rows && tile.begin <= block.begin && tile.end >= block.begin + block.count) {
+            few_row_product<Isa, Product>(tile, block, weights, scratch.alpha, sums, z.value_stride);
+            return;
         }
         const auto span = [&](std::int64_t m, int count) {
             std::int64_t from = block.count;
@@ -176,10 +202,9 @@ private:
             constexpr int d = Product::depth_per_lane;
             return KeySpan{from / d, (to + d - 1) / d};
         };
-        matrix_add<Isa, Product, Isa::lanes, Walk::along_column>(weights, stride, block.v, block.v_stride, sums,
-                                                                 z.value_stride, tile.rows,
-                                                                 static_cast<int>(z.value_stride / Isa::lanes),
-                                                                 scratch.alpha, span);
+        matrix_add<Isa, Product, Isa::lanes, Walk::along_column>(
+            weights, stride, block.v, block.v_stride, sums, z.value_stride, tile.rows,
+            static_cast<int>(z.value_stride / Isa::lanes), scratch.alpha, span);
     }
 
     struct KeySpan {
@@ -195,7 +220,8 @@ private:
     }
 
     /// Step 7's division, the sink, and the writing of out and lse.
-    static void finish(const Call& call, const RowTile& tile, const float* sums, const float* largest, const float* sum) {
+    static void finish(const Call& call, const RowTile& tile, const float* sums, const float* largest,
+                       const float* sum) {
         constexpr double ln_2 = 0.69314718055994531;
         const Sizes<Isa, Product> z(call);
         const std::int64_t size = call.out.dtype == DType::f32 ? 4 : 2;
@@ -212,14 +238,20 @@ private:
                     total = weight * total + exp2f(sink - top);
                 }
             }
-            const bool nothing = top == negative_infinity;
+            // A row whose every score is NaN has no largest either, but a sum that says so.
+            const bool nothing = top == negative_infinity && total == 0;
             const float factor = nothing ? 0.0F : call.kept * weight / total;
-            const std::int64_t at = tile.batch * call.out.b + tile.head[r] * call.out.h +
-                                    (tile.query_begin + tile.index[r]) * call.out.row;
+            const std::int64_t at =
+                tile.batch * call.out.b + tile.head[r] * call.out.h + (tile.query_begin + tile.index[r]) * call.out.row;
             store_row<Isa>(call.out.dtype, call.out.data + at * size, call.out.column, call.value_size,
                            sums + r * z.value_stride, factor);
             if (call.has_lse) {
-                put_lse(call, tile, r, nothing ? -__builtin_inf() : top * ln_2 + static_cast<double>(logf(total)));
+                // A row that sees nothing but its sink has exactly the sink's logit.
+                const bool only_sink = call.sinks && largest[r] == negative_infinity && sum[r] == 0;
+                put_lse(call, tile, r,
+                        nothing     ? -__builtin_inf()
+                        : only_sink ? sink_of(call, tile.head[r])
+                                    : top * ln_2 + static_cast<double>(logf(total)));
             }
         }
     }

@@ -1,6 +1,7 @@
 #pragma once
 #include "cpu/attention_backward.h"
 #include "cpu/attention_forward.h"
+#include "cpu/attention_weights.h"
 #include "cpu/isa/tables.h"
 
 /// Attention for one instruction set: what the files of isa/ instantiate.
@@ -16,7 +17,8 @@ void forward_with(detail::Pool& pool, const Call& call) {
     using Scratch = ForwardScratch<Isa, Product>;
     const Sizes<Isa, Product> z(call);
     const ForwardPlan plan = plan_forward(call, pool, z.value_stride);
-    const auto partial_of = [&](std::int64_t b, const Split& split, std::int64_t g, std::int64_t tile, std::int64_t part) {
+    const auto partial_of = [&](std::int64_t b, const Split& split, std::int64_t g, std::int64_t tile,
+                                std::int64_t part) {
         const std::int64_t index = (g * split.tiles + tile) * split.key_parts + part;
         float* memory = plan.partials + plan.entries[b].first_partial + index * partial_floats(split, z.value_stride);
         float* rows = memory + split.tile_rows * z.value_stride;
@@ -71,7 +73,8 @@ void backward_with(detail::Pool& pool, const Call& call) {
     for (std::int64_t first = 0; first < call.batch;) {
         const BackwardPlan plan = plan_backward(call, pool, first, bytes_per_key);
         const bool wake = plan.operations > operations_worth_waking;
-        const auto dq_of = [&](std::int64_t b, const Sequence& s, const BackwardSplit& split, std::int64_t h, std::int64_t n) {
+        const auto dq_of = [&](std::int64_t b, const Sequence& s, const BackwardSplit& split, std::int64_t h,
+                               std::int64_t n) {
             return plan.dq_parts + dq_begin(call, plan, b, bytes_per_key) +
                    ((h / call.group * split.chunks + n) * call.group + h % call.group) * s.queries * call.head_size;
         };
@@ -80,7 +83,8 @@ void backward_with(detail::Pool& pool, const Call& call) {
                 const Sequence s = sequence_of(call, b);
                 const BackwardSplit split = split_backward(call, s, bytes_per_key);
                 if (n >= split.chunks) { return; }
-                const std::int64_t own_dq = split.chunks == 1 ? call.group * s.queries * call.head_size : call.head_size;
+                const std::int64_t own_dq =
+                    split.chunks == 1 ? call.group * s.queries * call.head_size : call.head_size;
                 Scratch scratch;
                 const std::size_t bytes = Scratch::layout(call, split.super_keys, own_dq, nullptr, nullptr);
                 char* memory = static_cast<char*>(pool.scratch(worker).at_least(bytes));
@@ -106,7 +110,8 @@ void backward_with(detail::Pool& pool, const Call& call) {
                 const Sequence s = sequence_of(call, b);
                 const BackwardSplit split = split_backward(call, s, bytes_per_key);
                 if (split.chunks == 1) { return; }
-                auto* sum = static_cast<float*>(pool.scratch(worker).at_least(static_cast<std::size_t>(call.head_size) * 4));
+                auto* sum =
+                    static_cast<float*>(pool.scratch(worker).at_least(static_cast<std::size_t>(call.head_size) * 4));
                 const auto part = [&](std::int64_t n) { return dq_of(b, s, split, h, n); };
                 const std::int64_t begin = task % blocks * rows;
                 Kernel::store_dq(call, s, h, begin, smaller(s.queries, begin + rows), split.chunks, part, sum);
@@ -142,8 +147,32 @@ void backward(detail::Pool& pool, const AttentionProblem& problem) {
 }
 
 template <class Isa>
+void weights(const AttentionProblem& problem, detail::Scratch& scratch, std::int64_t b, std::int64_t h,
+             const std::int64_t* rows, std::int64_t count, std::int64_t stride, float* out) {
+    const Call call = make_call(problem);
+    const Sequence s = sequence_of(call, b);
+    const Keys keys = keys_of(call, s);
+    with_product<Isa>(call, [&]<class Product>() {
+        for (std::int64_t first = 0; first < count; first += most_rows) {
+            RowTile tile;
+            fill_listed_rows(call, s, keys, b, h, rows + first, smaller<std::int64_t>(most_rows, count - first),
+                             Isa::lanes, tile);
+            if (tile.rows > 0) {
+                Weights<Isa, Product>::rows(call, s, keys, tile, scratch, stride, out + first * stride);
+            }
+            // Rows past their length are 0.
+            for (std::int64_t r = 0; r < smaller<std::int64_t>(most_rows, count - first); ++r) {
+                if (rows[first + r] >= s.queries) {
+                    __builtin_memset(out + (first + r) * stride, 0, static_cast<std::size_t>(s.keys) * 4);
+                }
+            }
+        }
+    });
+}
+
+template <class Isa>
 constexpr AttentionFunctions attention_functions() {
-    return {forward<Isa>, backward<Isa>, nullptr};
+    return {forward<Isa>, backward<Isa>, weights<Isa>};
 }
 
 }  // namespace heed::cpu

@@ -32,11 +32,13 @@ template <class Isa, class Product>
 struct Sizes {
     std::int64_t keys;          ///< of a block
     std::int64_t depth;         ///< of a query or key row in the score product
+    std::int64_t key_stride;    ///< of a packed key row: whole vectors
     std::int64_t row_lanes;     ///< of a staged row of queries
     std::int64_t value_stride;  ///< of a row of sums and of packed values
     HEED_INLINE explicit Sizes(const Call& call)
         : keys(call.tile_keys),
           depth((call.head_size + Product::depth_per_lane - 1) / Product::depth_per_lane),
+          key_stride(round_up(depth, Isa::lanes)),
           row_lanes(round_up(call.head_size, 16)),
           value_stride(round_up(call.value_size, Isa::lanes)) {}
 };
@@ -95,7 +97,10 @@ HEED_INLINE void weave_rows(const char* a, const char* b, std::int64_t stride, s
     for (; e < lanes; ++e) { pairs[e] = 0; }
 }
 
-/// q[depth][stride] = the tile's query rows, transposed.
+/// Tiles of so few rows are scored row by row, with the lanes along the head.
+constexpr int few_rows = 8;
+
+/// q[depth][stride] = the tile's query rows, transposed; or, where they are few, q[rows][key_stride] as they are.
 template <class Isa, class Product>
 void pack_queries(const Call& call, const RowTile& tile, float* staging, float* q) {
     const Sizes<Isa, Product> z(call);
@@ -106,6 +111,17 @@ void pack_queries(const Call& call, const RowTile& tile, float* staging, float* 
         return from.data + at * element_bytes(from.dtype);
     };
     constexpr bool pairs = Product::depth_per_lane == 2;
+    if (tile.rows <= few_rows) {
+        __builtin_memset(q, 0, static_cast<std::size_t>(few_rows * z.key_stride) * 4);
+        for (int r = 0; r < tile.rows; ++r) {
+            if constexpr (pairs) {
+                copy_pairs<Isa>(row_address(r), from.column, call.head_size, q + r * z.key_stride);
+            } else {
+                load_row<Isa>(from.dtype, row_address(r), from.column, call.head_size, q + r * z.key_stride);
+            }
+        }
+        return;
+    }
     const bool direct = !pairs && from.dtype == DType::f32 && from.column == 1;
     if (!direct) {
         for (int r = 0; r < tile.rows; ++r) {
@@ -128,35 +144,50 @@ void pack_queries(const Call& call, const RowTile& tile, float* staging, float* 
     });
 }
 
+/// Keys [begin, begin + rows) as they lie in memory; nothing where a row is not in one piece.
+HEED_INLINE Upcoming upcoming(const Tensor4& t, const Sequence& s, std::int64_t g, std::int64_t begin,
+                              std::int64_t rows, std::int64_t columns) {
+    const std::int64_t size = element_bytes(t.dtype);
+    return {t.data + (s.batch * t.b + g * t.h + (s.key_begin + begin) * t.row) * size, t.row * size,
+            t.column == 1 ? rows : 0, (columns * size + 63) / 64};
+}
+
+/// whole_vectors: a row may be read as whole vectors, zeros behind its end.
 template <class Isa, class Product>
-void pack_keys(const Call& call, const Sequence& s, std::int64_t g, const PackScratch& scratch, KeyBlock& block) {
+void pack_keys(const Call& call, const Sequence& s, std::int64_t g, bool whole_vectors, const PackScratch& scratch,
+               KeyBlock& block) {
     const Sizes<Isa, Product> z(call);
     const Tensor4& k = call.k;
     const std::int64_t size = element_bytes(k.dtype);
     const char* first = k.data + (s.batch * k.b + g * k.h + (s.key_begin + block.begin) * k.row) * size;
     const bool well = k.column == 1 && lies_well(call.head_size * size, k.row * size);
+    const auto pad = [&](std::int64_t j, std::int64_t from) {
+        for (std::int64_t c = from; c < z.key_stride; ++c) { scratch.k[j * z.key_stride + c] = 0; }
+    };
     if constexpr (Product::depth_per_lane == 2) {
         const bool aligned = reinterpret_cast<std::uintptr_t>(first) % 4 == 0 && k.row % 2 == 0;
-        if (well && aligned && call.head_size % 2 == 0) {
+        if (well && aligned && call.head_size % 2 == 0 && (!whole_vectors || z.depth == z.key_stride)) {
             block.k = reinterpret_cast<const float*>(first);
             block.k_stride = k.row / 2;
             return;
         }
         for (std::int64_t j = 0; j < block.count; ++j) {
-            copy_pairs<Isa>(first + j * k.row * size, k.column, call.head_size, scratch.k + j * z.depth);
+            copy_pairs<Isa>(first + j * k.row * size, k.column, call.head_size, scratch.k + j * z.key_stride);
+            pad(j, (call.head_size + 1) / 2);
         }
     } else {
-        if (well && k.dtype == DType::f32) {
+        if (well && k.dtype == DType::f32 && (!whole_vectors || z.depth == z.key_stride)) {
             block.k = reinterpret_cast<const float*>(first);
             block.k_stride = k.row;
             return;
         }
         for (std::int64_t j = 0; j < block.count; ++j) {
-            load_row<Isa>(k.dtype, first + j * k.row * size, k.column, call.head_size, scratch.k + j * z.depth);
+            load_row<Isa>(k.dtype, first + j * k.row * size, k.column, call.head_size, scratch.k + j * z.key_stride);
+            pad(j, call.head_size);
         }
     }
     block.k = scratch.k;
-    block.k_stride = z.depth;
+    block.k_stride = z.key_stride;
 }
 
 template <class Isa, class Product>
@@ -187,13 +218,6 @@ void pack_values(const Call& call, const Sequence& s, std::int64_t g, const Pack
             for (std::int64_t e = call.value_size; e < z.value_stride; ++e) { to[e] = 0; }
         }
     }
-}
-
-template <class Isa, class Product>
-HEED_INLINE void pack_keys_values(const Call& call, const Sequence& s, std::int64_t g, const PackScratch& scratch,
-                                  KeyBlock& block) {
-    pack_keys<Isa, Product>(call, s, g, scratch, block);
-    pack_values<Isa, Product>(call, s, g, scratch, block);
 }
 
 /// Value (j, e) of a block.

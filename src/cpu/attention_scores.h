@@ -3,10 +3,24 @@
 #include "cpu/convert.h"
 #include "cpu/gemm.h"
 
-/// Steps 1 to 4 of attention for a tile of query rows and a block of keys, transposed: lanes run along the rows, so that the
-/// softmax needs no work across lanes. Scores are in powers of two (times log2 e).
+/// Steps 1 to 4 of attention for a tile of query rows and a block of keys, transposed: lanes run along the rows, so
+/// that the softmax needs no work across lanes. Scores are in powers of two (times log2 e).
 
 namespace heed::cpu {
+
+/// Rows of memory that will be needed next, for fetching ahead while other work is done.
+struct Upcoming {
+    const char* first = nullptr;
+    std::int64_t stride = 0;  ///< bytes from row to row
+    std::int64_t rows = 0;
+    std::int64_t lines = 0;  ///< cache lines of a row
+
+    HEED_INLINE void fetch(std::int64_t row, std::int64_t from, std::int64_t to) const {
+        if (row >= rows) { return; }
+        const char* at = first + row * stride;
+        for (std::int64_t line = from; line < to && line < lines; ++line) { __builtin_prefetch(at + line * 64, 0, 2); }
+    }
+};
 
 /// A block of keys made ready for the products.
 struct KeyBlock {
@@ -18,14 +32,15 @@ struct KeyBlock {
     std::int64_t v_stride = 0;
     const std::int32_t* positions = nullptr;
     std::int32_t least = 0, most = 0;
-    int values_finite = -1;  ///< -1: not yet looked
+    int values_finite = -1;       ///< -1: not yet looked
+    Upcoming next_k{}, next_v{};  ///< the block after this one, as it lies in memory
 };
 
 /// Scratch for scores of a tile: one of these a worker.
 struct ScoreScratch {
-    float* scores;  ///< [keys][stride]
-    float* add;     ///< [keys][stride], the dense bias and mask
-    float* rows;    ///< [64][keys] the same before transposing
+    float* scores;            ///< [keys][stride]
+    float* add;               ///< [keys][stride], the dense bias and mask
+    float* rows;              ///< [64][keys] the same before transposing
     std::int32_t* positions;  ///< [keys]
 };
 
@@ -67,32 +82,29 @@ HEED_INLINE void vectors_seeing(const RowTile& tile, std::int64_t begin, std::in
 template <class Isa, class Product, int L>
 void raw_scores(const RowTile& tile, const KeyBlock& block, const float* q, std::int64_t depth, float* scores) {
     const std::int64_t stride = tile.lanes * tile.vectors;
-    int first = 0;
-    int last = 0;
-    vectors_seeing(tile, block.begin, block.begin + block.count, first, last);
-    bool whole = true;
-    for (int n = first; n < last; ++n) {
-        whole = whole && tile.some_begin[n] <= block.begin && tile.some_end[n] >= block.begin + block.count;
-    }
-    if (whole) {
-        matrix_set<Isa, Product, L, Walk::along_row>(block.k, block.k_stride, q + first * L, stride, depth,
-                                                     scores + first * L, stride, block.count, last - first);
-        return;
-    }
-    // On a diagonal: a few keys at a time, only the vectors that see them.
-    constexpr std::int64_t step = 12;
-    for (std::int64_t j = 0; j < block.count; j += step) {
-        const std::int64_t size = smaller(step, block.count - j);
-        vectors_seeing(tile, block.begin + j, block.begin + j + size, first, last);
-        if (first >= last) { continue; }
-        matrix_set<Isa, Product, L, Walk::along_row>(block.k + j * block.k_stride, block.k_stride, q + first * L,
-                                                     stride, depth, scores + j * stride + first * L, stride, size,
-                                                     last - first);
+    const std::int64_t end = block.begin + block.count;
+    // On a diagonal the keys fall into runs, each seen by the same vectors.
+    for (std::int64_t j = block.begin; j < end;) {
+        std::int64_t next = end;
+        for (int n = 0; n < tile.vectors; ++n) {
+            if (tile.some_begin[n] > j) { next = smaller<std::int64_t>(next, tile.some_begin[n]); }
+            if (tile.some_end[n] > j) { next = smaller<std::int64_t>(next, tile.some_end[n]); }
+        }
+        int first = 0;
+        int last = 0;
+        vectors_seeing(tile, j, next, first, last);
+        if (first < last) {
+            const std::int64_t at = j - block.begin;
+            matrix_set<Isa, Product, L, Walk::along_row>(block.k + at * block.k_stride, block.k_stride, q + first * L,
+                                                         stride, depth, scores + at * stride + first * L, stride,
+                                                         next - j, last - first);
+        }
+        j = next;
     }
 }
 
-/// Bias, allow-mask and pattern of a tile as numbers to add (times log2 e), -infinity where hidden, transposed like the scores.
-/// Returns false where there is nothing dense to add.
+/// Bias, allow-mask and pattern of a tile as numbers to add (times log2 e), -infinity where hidden, transposed like the
+/// scores. Returns false where there is nothing dense to add.
 template <class Isa, int L>
 bool dense_add(const Call& call, const RowTile& tile, const Keys& keys, const KeyBlock& block, Cover pattern,
                const ScoreScratch& scratch) {
@@ -115,7 +127,8 @@ bool dense_add(const Call& call, const RowTile& tile, const Keys& keys, const Ke
         }
         if (call.allow.data != nullptr) {
             const Tensor4& allow = call.allow;
-            const char* from = allow.data + tile.sequence * allow.b + h * allow.h + i * allow.row + block.begin * allow.column;
+            const char* from =
+                allow.data + tile.sequence * allow.b + h * allow.h + i * allow.row + block.begin * allow.column;
             if (allow.column == 1) {
                 for (std::int64_t n = 0; n < block.count; ++n) { row[n] = from[n] != 0 ? row[n] : negative_infinity; }
             } else {
@@ -126,8 +139,8 @@ bool dense_add(const Call& call, const RowTile& tile, const Keys& keys, const Ke
         }
         if (use_pattern) { pattern_row(call, tile, keys, r, block.begin, block.count, block.positions, row); }
     }
-    transpose_rows<Isa, L>([&](std::int64_t r) { return scratch.rows + r * pitch; }, tile.rows, block.count, scratch.add,
-                           tile.lanes * tile.vectors);
+    transpose_rows<Isa, L>([&](std::int64_t r) { return scratch.rows + r * pitch; }, tile.rows, block.count,
+                           scratch.add, tile.lanes * tile.vectors);
     return true;
 }
 
@@ -137,8 +150,8 @@ struct Scored {
     bool partial;  ///< something in the tile is hidden, and is -infinity now
 };
 
-/// Steps 2 to 4 in place over vector n, keys [begin, end) of the block; returns the largest (in the domain of the scores as
-/// stored). Slope, where derivative is wanted: 1 - tanh^2 of the soft-cap.
+/// Steps 2 to 4 in place over vector n, keys [begin, end) of the block; returns the largest (in the domain of the
+/// scores as stored). Slope, where derivative is wanted: 1 - tanh^2 of the soft-cap.
 template <class Isa, int L, bool Cap, bool Dense, bool Alibi, bool Mask, bool Scale>
 HEED_INLINE F<L> adjust(const Call& call, const RowTile& tile, const KeyBlock& block, int n, std::int64_t begin,
                         std::int64_t end, float* scores, const float* add, float* cap_slope, F<L> largest) {
@@ -191,12 +204,13 @@ Scored adjust_scores(const Call& call, const RowTile& tile, const KeyBlock& bloc
         const std::int64_t all_begin = smaller(end, larger<std::int64_t>(tile.all_begin[n], begin));
         const std::int64_t all_end = smaller(end, larger<std::int64_t>(tile.all_end[n], all_begin));
         F<L> most = Simd<Isa, L>::all(negative_infinity);
-        scored.partial = scored.partial || begin != all_begin || end != all_end || begin != block.begin || end != block_end;
+        scored.partial =
+            scored.partial || begin != all_begin || end != all_end || begin != block.begin || end != block_end;
         const auto run = [&]<bool Cap, bool Dense, bool Alibi, bool Scale>() {
             const auto part = [&]<bool Mask>(std::int64_t from, std::int64_t to) {
                 if (from < to) {
-                    most = adjust<Isa, L, Cap, Dense, Alibi, Mask, Scale>(call, tile, block, n, from - block.begin,
-                                                                          to - block.begin, scores, add, cap_slope, most);
+                    most = adjust<Isa, L, Cap, Dense, Alibi, Mask, Scale>(
+                        call, tile, block, n, from - block.begin, to - block.begin, scores, add, cap_slope, most);
                 }
             };
             part.template operator()<true>(begin, all_begin);
@@ -205,7 +219,10 @@ Scored adjust_scores(const Call& call, const RowTile& tile, const KeyBlock& bloc
         };
         const int kind = (cap ? 4 : 0) + (dense ? 2 : 0) + (call.alibi ? 1 : 0);
         switch (kind) {
-            case 0: scale ? run.template operator()<false, false, false, true>() : run.template operator()<false, false, false, false>(); break;
+            case 0:
+                scale ? run.template operator()<false, false, false, true>()
+                      : run.template operator()<false, false, false, false>();
+                break;
             case 1: run.template operator()<false, false, true, true>(); break;
             case 2: run.template operator()<false, true, false, true>(); break;
             case 3: run.template operator()<false, true, true, true>(); break;
@@ -214,7 +231,9 @@ Scored adjust_scores(const Call& call, const RowTile& tile, const KeyBlock& bloc
             case 6: run.template operator()<true, true, false, false>(); break;
             default: run.template operator()<true, true, true, false>(); break;
         }
-        Simd<Isa, L>::store(largest + n * L, Simd<Isa, L>::max(most * Simd<Isa, L>::all(scored.factor), Simd<Isa, L>::load(largest + n * L)));
+        Simd<Isa, L>::store(largest + n * L,
+                            Simd<Isa, L>::max(Simd<Isa, L>::rounded(most * Simd<Isa, L>::all(scored.factor)),
+                                              Simd<Isa, L>::load(largest + n * L)));
     }
     return scored;
 }

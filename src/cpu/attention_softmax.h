@@ -1,7 +1,8 @@
 #pragma once
 #include "cpu/attention_scores.h"
 
-/// Steps 5 and 6 for a tile: weights relative to the running maximum, dropout, and the form that the product with V reads.
+/// Steps 5 and 6 for a tile: weights relative to the running maximum, dropout, and the form that the product with V
+/// reads.
 
 namespace heed::cpu {
 
@@ -38,25 +39,28 @@ void weigh(const RowTile& tile, const KeyBlock& block, const Scored& scored, boo
         const F<L> now = S::load(largest + n * L);
         // Nothing visible yet: subtract 0, so that exp2(-infinity) gives exact zeros and no NaN.
         const F<L> base = now == hidden ? F<L>{} : now;
+        // Scores are rounded before the largest is taken off, as the largest was: its own weight is exactly 1.
         const F<L> factor = S::all(scored.factor);
         F<L> sum = {};
         float* place = scores + n * L;
         for (std::int64_t j = seen_begin; j < begin && j < seen_end; ++j) { S::store(place + j * stride, nothing); }
         if (!careful) {
             for (std::int64_t j = begin; j < end; ++j) {
-                const F<L> w = S::exp2(S::load(place + j * stride) * factor - base);
+                const F<L> w = S::exp2(S::rounded(S::load(place + j * stride) * factor) - base);
                 sum += w;
                 S::store(place + j * stride, w);
             }
         } else {
             for (std::int64_t j = begin; j < end; ++j) {
                 const F<L> x = S::load(place + j * stride);
-                const F<L> w = S::exp2(x * factor - base);
+                const F<L> w = S::exp2(S::rounded(x * factor) - base);
                 sum += w;
                 S::store(place + j * stride, x == hidden ? nothing : w);
             }
         }
-        for (std::int64_t j = larger(begin, larger(end, seen_begin)); j < seen_end; ++j) { S::store(place + j * stride, nothing); }
+        for (std::int64_t j = larger(begin, larger(end, seen_begin)); j < seen_end; ++j) {
+            S::store(place + j * stride, nothing);
+        }
         const F<L> rescale = S::exp2(before - base);
         S::store(alpha + n * L, rescale);
         S::store(state.sum + n * L, S::load(state.sum + n * L) * rescale + sum);

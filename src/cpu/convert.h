@@ -17,7 +17,9 @@ template <class T>
 HEED_INLINE T larger(T a, T b) {
     return a > b ? a : b;
 }
-HEED_INLINE std::int64_t round_up(std::int64_t n, std::int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
+HEED_INLINE std::int64_t round_up(std::int64_t n, std::int64_t multiple) {
+    return (n + multiple - 1) / multiple * multiple;
+}
 
 HEED_INLINE std::uint32_t bits_of(float x) {
     std::uint32_t bits;

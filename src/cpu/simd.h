@@ -69,6 +69,18 @@ struct Simd {
     }
     static HEED_INLINE V min(V a, V b) { return -max(-a, -b); }
 
+    /// x, rounded to float here and now: a product that goes through this is not fused with what follows.
+    static HEED_INLINE V rounded(V x) {
+#if defined(__AVX512F__)
+        asm("" : "+v"(x));
+#elif defined(__x86_64__)
+        asm("" : "+x"(x));
+#elif defined(__aarch64__)
+        asm("" : "+w"(x));
+#endif
+        return x;
+    }
+
     static HEED_INLINE V round(V x) {
 #if defined(__AVX512F__)
         if constexpr (L == 16) { return V(_mm512_roundscale_ps(__m512(x), 0x08)); }
@@ -189,6 +201,12 @@ struct Simd {
         const Wide product = __builtin_convertvector(a, Wide) * std::uint64_t{b};
         high = __builtin_convertvector(product >> 32, Word);
         low = __builtin_convertvector(product, Word);
+    }
+
+    /// Lanes 2n and 2n+1: lanes n and n + L/2 of a (of b) added up.
+    static HEED_INLINE V add_halves(V a, V b) {
+        return interleave<0>(a, b, std::make_index_sequence<L>{}) +
+               interleave<L / 2>(a, b, std::make_index_sequence<L>{});
     }
 
     /// Rows become columns: L vectors of L lanes, in place.

@@ -12,7 +12,8 @@ namespace {
 /// past its length.
 void clear_behind(const AttentionProblem& problem, const MutableView& view, const View& cumulative, double value) {
     if (!problem.packed || !view) { return; }
-    const std::int64_t begin = read_integer(cumulative.dtype(), cumulative.data(), problem.batch * cumulative.stride(0));
+    const std::int64_t begin =
+        read_integer(cumulative.dtype(), cumulative.data(), problem.batch * cumulative.stride(0));
     const std::int64_t columns = view.rank() == 4 ? view.extent(3) : 1;
     for (std::int64_t h = 0; h < view.extent(1); ++h) {
         for (std::int64_t t = begin; t < view.extent(2); ++t) {
@@ -59,9 +60,9 @@ Explanation explain(const AttentionShape& shape, const AttentionOptions& options
         if (verdict.reason.empty()) {
             verdict.fits = true;
             const bool chosen = verdict.kernel == explanation.kernel;
-            verdict.reason = chosen         ? "runs: " + kernel.what
-                             : chosen_seen  ? "fits, but " + explanation.kernel + " comes first"
-                                            : "fits, but " + explanation.kernel + " was asked for";
+            verdict.reason = chosen        ? "runs: " + kernel.what
+                             : chosen_seen ? "fits, but " + explanation.kernel + " comes first"
+                                           : "fits, but " + explanation.kernel + " was asked for";
             chosen_seen = chosen_seen || chosen;
         }
         explanation.verdicts.push_back(std::move(verdict));

@@ -14,9 +14,16 @@ void check_dtype(const char* function, const char* argument, const View& view, s
     std::string names;
     for (const DType dtype : allowed) {
         if (view.dtype() == dtype) { return; }
+        if (names == name_of(dtype)) { continue; }
         names += (names.empty() ? "" : " or ") + std::string(name_of(dtype));
     }
     refuse(function, argument, names, std::string(name_of(view.dtype())));
+}
+
+void check_memory(const char* function, const char* argument, const View& view) {
+    if (view.data() == nullptr && view.shape().elements() > 0) {
+        refuse(function, argument, "memory", "a null pointer");
+    }
 }
 
 void check_output(const char* function, const char* argument, const View& output, const Shape& shape,
@@ -24,6 +31,7 @@ void check_output(const char* function, const char* argument, const View& output
     if (!output) { refuse(function, argument, "a tensor of shape " + to_string(shape), "none"); }
     if (!(output.shape() == shape)) { refuse(function, argument, to_string(shape), to_string(output.shape())); }
     check_dtype(function, argument, output, allowed);
+    check_memory(function, argument, output);
     if (overlaps_itself(output)) {
         refuse(function, argument, "strides that give every element a place of its own", to_string(output.strides()));
     }
@@ -44,7 +52,7 @@ struct Checker {
     void rank4(const char* name, const View& view) const {
         if (!view) { refuse(name, "a tensor of 4 axes", "none"); }
         if (view.rank() != 4) { refuse(name, "4 axes [batch, heads, length, size]", to_string(view.shape())); }
-        if (view.data() == nullptr && view.shape().elements() > 0) { refuse(name, "memory", "a null pointer"); }
+        check_memory(function, name, view);
     }
 
     /// Sizes from q and k, and what they must have in common.
@@ -99,6 +107,7 @@ struct Checker {
     /// Each axis 1 or that of [B,H,T,S]. Packed: the longest sequence counts.
     void pairwise(const char* name, const View& view) const {
         if (view.rank() != 4) { refuse(name, "4 axes, each of [B,H,T,S] or 1", to_string(view.shape())); }
+        check_memory(function, name, view);
         std::int64_t longest_queries = problem.packed ? 0 : problem.queries;
         std::int64_t longest_keys = problem.packed ? 0 : problem.keys;
         for (std::int64_t b = 0; problem.packed && b < problem.batch; ++b) {
@@ -121,6 +130,7 @@ struct Checker {
         if (view.rank() != 1 || view.extent(0) != extent) {
             refuse(name, "shape " + to_string(Shape{extent}), to_string(view.shape()));
         }
+        check_memory(function, name, view);
     }
 
     void lengths(const char* name, const View& view, std::int64_t most) const {
@@ -141,6 +151,7 @@ struct Checker {
         if (view.rank() != 1 || view.extent(0) < 1) {
             refuse(name, "shape [N+1] for N sequences", to_string(view.shape()));
         }
+        check_memory(function, name, view);
         check_dtype(function, name, view, {DType::i64, DType::i32});
         std::int64_t last = 0;
         for (std::int64_t n = 0; n < view.extent(0); ++n) {
@@ -180,6 +191,7 @@ struct Checker {
                    to_string(view.shape()));
         }
         check_dtype(function, name, view, {DType::i64, DType::i32});
+        check_memory(function, name, view);
         for (std::int64_t b = 0; b < view.extent(0); ++b) {
             for (std::int64_t n = 0; n < extent; ++n) {
                 const std::int64_t value =
@@ -198,9 +210,7 @@ struct Checker {
         if (!(o.softcap >= 0) || !std::isfinite(o.softcap)) {
             refuse("softcap", "0 (none) or a positive number", std::to_string(o.softcap));
         }
-        if (!(o.dropout.p >= 0 && o.dropout.p < 1)) {
-            refuse("dropout.p", "0 <= p < 1", std::to_string(o.dropout.p));
-        }
+        if (!(o.dropout.p >= 0 && o.dropout.p < 1)) { refuse("dropout.p", "0 <= p < 1", std::to_string(o.dropout.p)); }
         const auto side = [&](const char* name, std::int64_t& value) {
             if (value < -1) { refuse(name, "-1 (unlimited) or more", std::to_string(value)); }
             value = std::min(value, 2 * largest_position);
@@ -240,6 +250,7 @@ struct Checker {
                            to_string(Shape{problem.heads}) + " or " + to_string(Shape{problem.batch, problem.heads}),
                            to_string(o.alibi_slopes.shape()));
                 }
+                check_memory(function, "alibi_slopes", o.alibi_slopes);
             } else {
                 one_axis("alibi_slopes", o.alibi_slopes, problem.heads);
             }
@@ -252,9 +263,7 @@ struct Checker {
         if (o.pattern) { o.pattern.check(function, problem.batch, problem.heads); }
     }
 
-    Shape output_shape() const {
-        return {problem.q.extent(0), problem.heads, problem.queries, problem.value_size};
-    }
+    Shape output_shape() const { return {problem.q.extent(0), problem.heads, problem.queries, problem.value_size}; }
     Shape row_shape() const { return {problem.q.extent(0), problem.heads, problem.queries}; }
 
     void apart(const char* name, const View& output, std::initializer_list<View> more_inputs) const {
@@ -270,6 +279,12 @@ struct Checker {
         check("alibi_slopes", o.alibi_slopes);
         check("sinks", o.sinks);
         check("dropout.keep", o.dropout.keep);
+        check("query_lengths", o.query_lengths);
+        check("key_lengths", o.key_lengths);
+        check("cu_seqlens_q", o.cu_seqlens_q);
+        check("cu_seqlens_k", o.cu_seqlens_k);
+        check("query_positions", o.query_positions);
+        check("key_positions", o.key_positions);
         for (const View& view : more_inputs) { check("the other inputs", view); }
     }
 };
@@ -311,6 +326,7 @@ AttentionProblem checked_backward(const char* function, const View& q, const Vie
     const auto same = [&](const char* name, const View& view, const Shape& shape) {
         if (!view) { refuse(function, name, "a tensor of shape " + to_string(shape), "none"); }
         if (!(view.shape() == shape)) { refuse(function, name, to_string(shape), to_string(view.shape())); }
+        check_memory(function, name, view);
     };
     same("out", out, checker.output_shape());
     check_dtype(function, "out", out, {q.dtype(), DType::f32});
@@ -339,8 +355,8 @@ AttentionProblem checked_backward(const char* function, const View& q, const Vie
     on_request("dbias", "bias", gradients.dbias, options.bias);
     on_request("dsinks", "sinks", gradients.dsinks, options.sinks);
     on_request("dalibi_slopes", "alibi_slopes", gradients.dalibi_slopes, options.alibi_slopes);
-    const MutableView outputs[] = {gradients.dq, gradients.dk, gradients.dv, gradients.dbias, gradients.dsinks,
-                                   gradients.dalibi_slopes};
+    const MutableView outputs[] = {gradients.dq,    gradients.dk,     gradients.dv,
+                                   gradients.dbias, gradients.dsinks, gradients.dalibi_slopes};
     const char* names[] = {"dq", "dk", "dv", "dbias", "dsinks", "dalibi_slopes"};
     for (int a = 0; a < 6; ++a) {
         for (int b = 0; b < a; ++b) {

@@ -20,6 +20,8 @@ AttentionProblem checked_shape(const char* function, const AttentionShape& shape
                          const std::string& got);
 /// One of the listed types, or refuse.
 void check_dtype(const char* function, const char* argument, const View& view, std::initializer_list<DType> allowed);
+/// A view with elements has memory behind it, or refuse.
+void check_memory(const char* function, const char* argument, const View& view);
 /// A writable output: right shape, no element twice, apart from every listed input.
 void check_output(const char* function, const char* argument, const View& output, const Shape& shape,
                   std::initializer_list<DType> allowed);

@@ -9,12 +9,12 @@
 namespace heed {
 namespace {
 
-void reference_weights(const AttentionProblem& problem, detail::Scratch&, std::int64_t b, std::int64_t h,
-                       std::span<const std::int64_t> rows, std::int64_t stride, float*, double* wide) {
+void reference_weights(const AttentionProblem& problem, std::int64_t b, std::int64_t h, const std::int64_t* rows,
+                       std::int64_t count, std::int64_t stride, double* out) {
     reference::SoftmaxRow row;
     const Sequence s = problem.sequence(b);
-    for (std::size_t r = 0; r < rows.size(); ++r) {
-        double* target = wide + static_cast<std::int64_t>(r) * stride;
+    for (std::int64_t r = 0; r < count; ++r) {
+        double* target = out + r * stride;
         if (rows[r] >= s.queries) {
             std::fill(target, target + s.keys, 0.0);
             continue;
@@ -41,8 +41,7 @@ AttentionKernel reference_kernel() {
             .declines_problem = [](const AttentionProblem&) { return std::string(); },
             .forward = [](detail::Pool&, const AttentionProblem& problem) { reference::attend(problem); },
             .backward = [](detail::Pool&, const AttentionProblem& problem) { reference::attend_backward(problem); },
-            .weights = reference_weights,
-            .is_wide = true};
+            .wide_weights = reference_weights};
 }
 
 }  // namespace

@@ -16,11 +16,12 @@ struct AttentionKernel {
     std::string (*declines_problem)(const AttentionProblem& problem);
     void (*forward)(detail::Pool& pool, const AttentionProblem& problem);
     void (*backward)(detail::Pool& pool, const AttentionProblem& problem);
-    /// weights[r][j], r-th of the listed rows, j up to the sequence's keys; row r starts at r * stride. One thread.
-    /// Kernels that work in double fill `wide`, the others `narrow`.
+    /// out[r][j], r-th of the listed rows, j up to the entry's keys; row r starts at r * stride. One thread. Kernels
+    /// that work in double have `wide_weights`, the others `weights`.
     void (*weights)(const AttentionProblem& problem, detail::Scratch& scratch, std::int64_t b, std::int64_t h,
-                    std::span<const std::int64_t> rows, std::int64_t stride, float* narrow, double* wide);
-    bool is_wide = false;
+                    const std::int64_t* rows, std::int64_t count, std::int64_t stride, float* out) = nullptr;
+    void (*wide_weights)(const AttentionProblem& problem, std::int64_t b, std::int64_t h, const std::int64_t* rows,
+                         std::int64_t count, std::int64_t stride, double* out) = nullptr;
 
     std::string declines(const AttentionProblem& problem) const {
         return missing.empty() ? declines_problem(problem) : missing;

@@ -64,14 +64,13 @@ void for_each_row_block(Context& context, const AttentionProblem& problem, const
         const std::int64_t begin = block * rows_at_once;
         const std::int64_t size = std::min(rows_at_once, count(rows) - begin);
         memory.resize(static_cast<std::size_t>(rows_at_once * stride));
-        const std::span<const std::int64_t> part(rows.data() + begin, static_cast<std::size_t>(size));
         const std::int64_t keys = problem.sequence(b).keys;
-        if (kernel.is_wide) {
-            kernel.weights(problem, scratch, b, h, part, stride, nullptr, memory.data());
+        if (kernel.wide_weights != nullptr) {
+            kernel.wide_weights(problem, b, h, rows.data() + begin, size, stride, memory.data());
             visit(plane, begin, size, keys, stride, memory.data());
         } else {
             float* narrow = reinterpret_cast<float*>(memory.data());
-            kernel.weights(problem, scratch, b, h, part, stride, narrow, nullptr);
+            kernel.weights(problem, scratch, b, h, rows.data() + begin, size, stride, narrow);
             visit(plane, begin, size, keys, stride, narrow);
         }
     };
@@ -131,18 +130,18 @@ void attention_weights(Context& context, const View& q, const View& k, const Mut
     check_result(function, "weights", weights, {count(batches), count(heads), count(rows), problem.keys}, problem,
                  {DType::f32, DType::f64});
     const AttentionKernel& kernel = choose_attention_kernel(function, problem);
-    for_each_row_block(
-        context, problem, kernel, batches, heads, rows, false,
-        [&](std::int64_t plane, std::int64_t begin, std::int64_t size, std::int64_t keys, std::int64_t stride,
-            const auto* block) {
-            for (std::int64_t r = 0; r < size; ++r) {
-                const std::int64_t at = offset_of(weights, plane / count(heads), plane % count(heads), begin + r);
-                for (std::int64_t j = 0; j < problem.keys; ++j) {
-                    write_number(weights.dtype(), weights.data(), at + j * weights.stride(3),
-                                 j < keys ? block[r * stride + j] : 0);
-                }
-            }
-        });
+    for_each_row_block(context, problem, kernel, batches, heads, rows, false,
+                       [&](std::int64_t plane, std::int64_t begin, std::int64_t size, std::int64_t keys,
+                           std::int64_t stride, const auto* block) {
+                           for (std::int64_t r = 0; r < size; ++r) {
+                               const std::int64_t at =
+                                   offset_of(weights, plane / count(heads), plane % count(heads), begin + r);
+                               for (std::int64_t j = 0; j < problem.keys; ++j) {
+                                   write_number(weights.dtype(), weights.data(), at + j * weights.stride(3),
+                                                j < keys ? block[r * stride + j] : 0);
+                               }
+                           }
+                       });
 }
 
 void attention_statistics(Context& context, const View& q, const View& k, const AttentionStatistics& statistics,
@@ -158,33 +157,35 @@ void attention_statistics(Context& context, const View& q, const View& k, const 
     check("argmax", statistics.argmax, {DType::i64});
     check("window_mass", statistics.window_mass, {DType::f32, DType::f64});
     check("first_mass", statistics.first_mass, {DType::f32, DType::f64});
-    for (const auto& [name, side] : {std::pair{"window.left", statistics.window.left},
-                                     std::pair{"window.right", statistics.window.right}}) {
+    for (const auto& [name, side] :
+         {std::pair{"window.left", statistics.window.left}, std::pair{"window.right", statistics.window.right}}) {
         if (side < -1) { refuse(function, name, "-1 (unlimited) or more", std::to_string(side)); }
     }
     const auto batches = chosen(function, "batches", {}, problem.batch);
     const auto heads = chosen(function, "heads", {}, problem.heads);
     const auto rows = chosen(function, "rows", {}, problem.queries);
     const AttentionKernel& kernel = choose_attention_kernel(function, problem);
-    for_each_row_block(
-        context, problem, kernel, batches, heads, rows, false,
-        [&](std::int64_t plane, std::int64_t begin, std::int64_t size, std::int64_t, std::int64_t stride,
-            const auto* block) {
-            const std::int64_t b = plane / problem.heads;
-            const std::int64_t h = plane % problem.heads;
-            const Sequence s = problem.sequence(b);
-            for (std::int64_t r = 0; r < size; ++r) {
-                const Summary summary = summarise(problem, s, statistics.window, begin + r, block + r * stride);
-                const auto put = [&](const MutableView& view, double value) {
-                    if (view) { write_number(view.dtype(), view.data(), offset_of(view, b, h, begin + r), value); }
-                };
-                put(statistics.entropy, summary.entropy);
-                put(statistics.max_weight, summary.max_weight);
-                put(statistics.argmax, static_cast<double>(summary.argmax));
-                put(statistics.window_mass, summary.window_mass);
-                put(statistics.first_mass, summary.first_mass);
-            }
-        });
+    for_each_row_block(context, problem, kernel, batches, heads, rows, false,
+                       [&](std::int64_t plane, std::int64_t begin, std::int64_t size, std::int64_t, std::int64_t stride,
+                           const auto* block) {
+                           const std::int64_t b = plane / problem.heads;
+                           const std::int64_t h = plane % problem.heads;
+                           const Sequence s = problem.sequence(b);
+                           for (std::int64_t r = 0; r < size; ++r) {
+                               const Summary summary =
+                                   summarise(problem, s, statistics.window, begin + r, block + r * stride);
+                               const auto put = [&](const MutableView& view, double value) {
+                                   if (view) {
+                                       write_number(view.dtype(), view.data(), offset_of(view, b, h, begin + r), value);
+                                   }
+                               };
+                               put(statistics.entropy, summary.entropy);
+                               put(statistics.max_weight, summary.max_weight);
+                               put(statistics.argmax, static_cast<double>(summary.argmax));
+                               put(statistics.window_mass, summary.window_mass);
+                               put(statistics.first_mass, summary.first_mass);
+                           }
+                       });
 }
 
 void attention_map(Context& context, const View& q, const View& k, const MutableView& map, Pooling pooling,
@@ -209,36 +210,35 @@ void attention_map(Context& context, const View& q, const View& k, const Mutable
         return ((n + 1) * extent + cells - 1) / cells;
     };
     std::vector<std::vector<double>> cells(static_cast<std::size_t>(count(batches) * count(heads)));
-    for_each_row_block(
-        context, problem, kernel, batches, heads, all_rows, true,
-        [&](std::int64_t plane, std::int64_t begin, std::int64_t size, std::int64_t keys, std::int64_t stride,
-            const auto* block) {
-            std::vector<double>& cell = cells[static_cast<std::size_t>(plane)];
-            if (cell.empty()) { cell.assign(static_cast<std::size_t>(height * width), 0); }
-            std::vector<double> pooled(static_cast<std::size_t>(width));
-            for (std::int64_t r = 0; r < size; ++r) {
-                for (std::int64_t c = 0; c < width; ++c) {
-                    double value = 0;
-                    const std::int64_t end = std::min(keys, last(c, problem.keys, width));
-                    for (std::int64_t j = first(c, problem.keys, width); j < end; ++j) {
-                        const double w = block[r * stride + j];
-                        value = pooling == Pooling::mean ? value + w : std::max(value, w);
-                    }
-                    pooled[static_cast<std::size_t>(c)] = value;
-                }
-                const std::int64_t i = begin + r;
-                // The cells of row i: those whose range holds it.
-                const std::int64_t from = i * height / problem.queries;
-                const std::int64_t to = ((i + 1) * height + problem.queries - 1) / problem.queries;
-                for (std::int64_t y = from; y < std::min(to, height); ++y) {
-                    for (std::int64_t c = 0; c < width; ++c) {
-                        double& target = cell[static_cast<std::size_t>(y * width + c)];
-                        const double value = pooled[static_cast<std::size_t>(c)];
-                        target = pooling == Pooling::mean ? target + value : std::max(target, value);
-                    }
-                }
-            }
-        });
+    for_each_row_block(context, problem, kernel, batches, heads, all_rows, true,
+                       [&](std::int64_t plane, std::int64_t begin, std::int64_t size, std::int64_t keys,
+                           std::int64_t stride, const auto* block) {
+                           std::vector<double>& cell = cells[static_cast<std::size_t>(plane)];
+                           if (cell.empty()) { cell.assign(static_cast<std::size_t>(height * width), 0); }
+                           std::vector<double> pooled(static_cast<std::size_t>(width));
+                           for (std::int64_t r = 0; r < size; ++r) {
+                               for (std::int64_t c = 0; c < width; ++c) {
+                                   double value = 0;
+                                   const std::int64_t end = std::min(keys, last(c, problem.keys, width));
+                                   for (std::int64_t j = first(c, problem.keys, width); j < end; ++j) {
+                                       const double w = block[r * stride + j];
+                                       value = pooling == Pooling::mean ? value + w : std::max(value, w);
+                                   }
+                                   pooled[static_cast<std::size_t>(c)] = value;
+                               }
+                               const std::int64_t i = begin + r;
+                               // The cells of row i: those whose range holds it.
+                               const std::int64_t from = i * height / problem.queries;
+                               const std::int64_t to = ((i + 1) * height + problem.queries - 1) / problem.queries;
+                               for (std::int64_t y = from; y < std::min(to, height); ++y) {
+                                   for (std::int64_t c = 0; c < width; ++c) {
+                                       double& target = cell[static_cast<std::size_t>(y * width + c)];
+                                       const double value = pooled[static_cast<std::size_t>(c)];
+                                       target = pooling == Pooling::mean ? target + value : std::max(target, value);
+                                   }
+                               }
+                           }
+                       });
     for (std::size_t plane = 0; plane < cells.size(); ++plane) {
         const auto n = static_cast<std::int64_t>(plane);
         for (std::int64_t y = 0; y < height; ++y) {

@@ -14,8 +14,8 @@ double at(const View& x, std::int64_t b, std::int64_t h, std::int64_t row, std::
                        b * x.stride(0) + h * x.stride(1) + row * x.stride(2) + column * x.stride(3));
 }
 void put(const MutableView& x, std::int64_t b, std::int64_t h, std::int64_t row, std::int64_t column, double value) {
-    write_number(x.dtype(), x.data(),
-                 b * x.stride(0) + h * x.stride(1) + row * x.stride(2) + column * x.stride(3), value);
+    write_number(x.dtype(), x.data(), b * x.stride(0) + h * x.stride(1) + row * x.stride(2) + column * x.stride(3),
+                 value);
 }
 double at(const View& x, std::int64_t b, std::int64_t h, std::int64_t row) {
     return read_number(x.dtype(), x.data(), b * x.stride(0) + h * x.stride(1) + row * x.stride(2));
@@ -35,8 +35,7 @@ double distance(const AttentionProblem& p, const Sequence& s, std::int64_t i, st
 
 }  // namespace
 
-void SoftmaxRow::compute(const AttentionProblem& p, const Sequence& s, std::int64_t b, std::int64_t h,
-                         std::int64_t i) {
+void SoftmaxRow::compute(const AttentionProblem& p, const Sequence& s, std::int64_t b, std::int64_t h, std::int64_t i) {
     const auto keys = static_cast<std::size_t>(s.keys);
     const std::int64_t g = h / p.group();
     weight.assign(keys, 0);
@@ -70,7 +69,7 @@ void SoftmaxRow::compute(const AttentionProblem& p, const Sequence& s, std::int6
 
     // 5: softmax, with the sink in the denominator
     const double sink = p.options.sinks ? p.sink(h) : -infinity;
-    largest = std::isnan(largest) ? largest : std::max(largest, sink);
+    if (largest < sink || std::isnan(sink)) { largest = sink; }
     lse = -infinity;
     sink_weight = 0;
     if (largest == -infinity) {
@@ -83,7 +82,9 @@ void SoftmaxRow::compute(const AttentionProblem& p, const Sequence& s, std::int6
         x[n] = visible[n] != 0 ? std::exp(x[n] - largest) : 0;
         sum += x[n];
     }
-    for (double& w : x) { w /= sum; }
+    for (std::size_t n = 0; n < keys; ++n) {
+        if (visible[n] != 0) { x[n] /= sum; }
+    }
     sink_weight /= sum;
     lse = largest + std::log(sum);
 }
@@ -108,7 +109,7 @@ void attend(const AttentionProblem& p) {
                     const auto n = static_cast<std::size_t>(j);
                     if (row.visible[n] == 0) { continue; }
                     // 6: dropout
-                    const double w = !p.drops() ? row.weight[n] : p.keeps(b, h, i, j) ? row.weight[n] * kept : 0;
+                    const double w = !p.drops() ? row.weight[n] : row.weight[n] * (p.keeps(b, h, i, j) ? kept : 0);
                     // 7: values
                     for (std::int64_t e = 0; e < p.value_size; ++e) {
                         out[static_cast<std::size_t>(e)] += w * at(p.v, s.batch, g, s.key_begin + j, e);
@@ -135,9 +136,7 @@ struct Sums {
     std::int64_t index(std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t j) const {
         const std::int64_t at[4] = {b, h, i, j};
         std::int64_t n = 0;
-        for (int axis = 0; axis < 4; ++axis) {
-            n = n * view.extent(axis) + (view.extent(axis) == 1 ? 0 : at[axis]);
-        }
+        for (int axis = 0; axis < 4; ++axis) { n = n * view.extent(axis) + (view.extent(axis) == 1 ? 0 : at[axis]); }
         return n;
     }
     void store() const {
@@ -227,10 +226,12 @@ void attend_backward(const AttentionProblem& p) {
             }
             for (std::int64_t j = 0; j < s.key_rows; ++j) {
                 for (std::int64_t c = 0; c < p.head_size; ++c) {
-                    put(p.gradients.dk, s.batch, g, s.key_begin + j, c, dk[static_cast<std::size_t>(j * p.head_size + c)]);
+                    put(p.gradients.dk, s.batch, g, s.key_begin + j, c,
+                        dk[static_cast<std::size_t>(j * p.head_size + c)]);
                 }
                 for (std::int64_t e = 0; e < p.value_size; ++e) {
-                    put(p.gradients.dv, s.batch, g, s.key_begin + j, e, dv[static_cast<std::size_t>(j * p.value_size + e)]);
+                    put(p.gradients.dv, s.batch, g, s.key_begin + j, e,
+                        dv[static_cast<std::size_t>(j * p.value_size + e)]);
                 }
             }
         }

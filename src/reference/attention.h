@@ -11,9 +11,9 @@ void attend_backward(const AttentionProblem& problem);
 
 /// Steps 1 to 5 for one row: what the forward and backward passes, and whoever looks inside, share.
 struct SoftmaxRow {
-    std::vector<double> weight;   ///< [S], 0 where hidden
-    std::vector<double> uncapped; ///< [S], step 1: the soft-cap's derivative needs it
-    std::vector<char> visible;    ///< [S]
+    std::vector<double> weight;    ///< [S], 0 where hidden
+    std::vector<double> uncapped;  ///< [S], step 1: the soft-cap's derivative needs it
+    std::vector<char> visible;     ///< [S]
     double lse = 0;
     double sink_weight = 0;
 

@@ -3,16 +3,15 @@
 #include "base/linear_attention_problem.h"
 #include "base/pool.h"
 
-#include <span>
-
 namespace heed::cpu {
 
 /// What each file of this folder exports, and all that it exports: one table. Each operation adds a member.
 struct AttentionFunctions {
     void (*forward)(detail::Pool& pool, const AttentionProblem& problem);
     void (*backward)(detail::Pool& pool, const AttentionProblem& problem);
+    /// out[r][j], row r at out + r * stride, of the listed rows of head h.
     void (*weights)(const AttentionProblem& problem, detail::Scratch& scratch, std::int64_t b, std::int64_t h,
-                    std::span<const std::int64_t> rows, std::int64_t stride, float* narrow, double* wide);
+                    const std::int64_t* rows, std::int64_t count, std::int64_t stride, float* out);
 };
 
 struct LinearAttentionFunctions {

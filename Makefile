@@ -1,0 +1,104 @@
+# A thin front for CMake and CTest: `make` lists what there is. Every line can be typed by hand instead.
+# Variables: JOBS (parallel jobs), PREFIX (make install), SECONDS (make fuzz), STRIDE (one in so many conformance cases
+# where tests run slowly), ARGS (for CMake, e.g. ARGS=-DCMAKE_CXX_COMPILER_LAUNCHER=ccache), BENCH (for bench/run).
+.DEFAULT_GOAL := help
+.PHONY: help demo test build bench asan tsan fuzz neon format tidy install clean
+JOBS ?= $(shell nproc)
+PREFIX ?= /usr/local
+SECONDS ?= 120
+STRIDE ?= 10
+ARGS ?=
+BENCH ?=
+
+BUILD := cmake --build
+# Sanitizers within `make test`: with assertions, and optimised just enough; -O3 kernels under UBSan take minutes each.
+CHECKED := -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS_DEBUG='-O1 -g1' -DHEED_BUILD_EXAMPLES=OFF
+TEST := ctest --output-on-failure --no-tests=error -j$(JOBS)
+say = @printf '\n==> %s\n' "$(1)"
+comma := ,
+
+help: ## this list
+	@printf 'heed: an attention engine in C++20.\n\n'
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 16
+
+demo: ## install what is missing, build, take the tour (a minute or two)
+	$(call say,Packages: what is missing from the build's list)
+	@tools/bootstrap build
+	$(call say,Build: the library$(comma) the command line and the examples into build/release)
+	@cmake --preset release -DHEED_BUILD_TESTS=OFF $(ARGS)
+	@$(BUILD) build/release -j$(JOBS)
+	$(call say,Tour)
+	@tools/tour build/release
+
+test: ## install what is missing, build, run every test, also under sanitizers (below 10 minutes)
+	$(call say,1/5 Packages: what is missing from the build and test list)
+	@tools/bootstrap build test
+	$(call say,2/5 Release build$(comma) warnings are errors)
+	@cmake --preset release -DHEED_BUILD_TESTS=ON $(ARGS)
+	@$(BUILD) build/release -j$(JOBS)
+	$(call say,3/5 The same under AddressSanitizer and UndefinedBehaviorSanitizer)
+	@cmake --preset asan -B build/checked $(CHECKED) $(ARGS)
+	@$(BUILD) build/checked -j$(JOBS)
+	$(call say,4/5 Tests under the sanitizers: a sample of the conformance table and all the others)
+	@cd build/checked && HEED_CONFORMANCE_STRIDE=$(STRIDE) $(TEST)
+	$(call say,5/5 Every test: unit$(comma) conformance$(comma) golden$(comma) command line$(comma) package$(comma) documentation)
+	@cd build/release && $(TEST)
+
+build: ## build only, into build/release
+	@tools/bootstrap build test
+	@cmake --preset release -DHEED_BUILD_TESTS=ON $(ARGS)
+	@$(BUILD) build/release -j$(JOBS)
+
+bench: ## measure this machine, heed, and other software where installed; table, CSV, chart
+	@tools/bootstrap bench
+	@cmake --preset release -DHEED_BUILD_BENCH=ON $(ARGS)
+	@$(BUILD) build/release -j$(JOBS)
+	@bench/run --build build/release $(BENCH)
+
+asan: ## every test under AddressSanitizer and UndefinedBehaviorSanitizer
+	@tools/bootstrap test
+	@cmake --preset asan $(ARGS)
+	@$(BUILD) build/asan -j$(JOBS)
+	@cd build/asan && $(TEST)
+
+tsan: ## every test under ThreadSanitizer
+	@tools/bootstrap test
+	@cmake --preset tsan $(ARGS)
+	@$(BUILD) build/tsan -j$(JOBS)
+	@cd build/tsan && $(TEST)
+
+fuzz: ## look for crashing input with libFuzzer, SECONDS (default 120) a target
+	@tools/bootstrap fuzz
+	@CXX=clang++-14 tools/fuzz --seconds $(SECONDS)
+
+neon: ## cross-build for 64-bit ARM and run unit and conformance tests under qemu
+	@tools/bootstrap neon
+	$(call say,GoogleTest for 64-bit ARM)
+	@cmake -S /usr/src/googletest -B build/neon/googletest -G Ninja -DBUILD_GMOCK=OFF \
+	    -DCMAKE_TOOLCHAIN_FILE=$(CURDIR)/cmake/aarch64.cmake -DCMAKE_INSTALL_PREFIX=$(CURDIR)/build/neon/prefix
+	@cmake --build build/neon/googletest -j$(JOBS) --target install
+	$(call say,heed and its tests for 64-bit ARM)
+	@cmake -S . -B build/neon/heed -G Ninja -DCMAKE_TOOLCHAIN_FILE=$(CURDIR)/cmake/aarch64.cmake \
+	    -DCMAKE_PREFIX_PATH=$(CURDIR)/build/neon/prefix -DCMAKE_BUILD_TYPE=Release -DHEED_STRICT=ON \
+	    -DHEED_BUILD_CLI=OFF -DHEED_BUILD_EXAMPLES=OFF -DCMAKE_DISABLE_FIND_PACKAGE_dnnl=ON $(ARGS)
+	@$(BUILD) build/neon/heed -j$(JOBS)
+	$(call say,Tests under qemu)
+	@cd build/neon/heed && HEED_CONFORMANCE_STRIDE=$(STRIDE) $(TEST)
+
+format: ## clang-format every C++ file in place
+	@tools/bootstrap lint
+	@git ls-files '*.cc' '*.h' | xargs clang-format-14 -i
+
+tidy: ## clang-tidy over src, apps and examples
+	@tools/bootstrap lint
+	@cmake --preset debug -DCMAKE_CXX_COMPILER=clang++-14 $(ARGS)
+	@git ls-files 'src/*.cc' 'apps/*.cc' 'examples/*.cc' | xargs -P$(JOBS) -n1 clang-tidy-14 -p build/debug --quiet
+
+install: ## build and install to PREFIX (default /usr/local)
+	@tools/bootstrap build
+	@cmake --preset release -DHEED_BUILD_TESTS=OFF $(ARGS)
+	@$(BUILD) build/release -j$(JOBS)
+	@cmake --install build/release --prefix $(PREFIX)
+
+clean: ## remove everything built
+	@rm -rf build

@@ -1,0 +1,87 @@
+#include "commands.h"
+
+#include <cstdio>
+#include <new>
+#include <string>
+
+#include <fmt/format.h>
+#include <heed/error.h>
+#include <CLI/CLI.hpp>
+
+#include "text.h"
+
+namespace heed::cli {
+namespace {
+
+constexpr int bad_input = 2;  // arguments and files that cannot be used
+constexpr int failure = 1;    // everything else
+
+/// One line, whatever the message holds.
+int complain(const std::string& who, const std::string& what, int code) {
+    constexpr std::size_t longest = 1000;
+    const std::string line = printable(what.substr(0, longest));
+    fmt::print(stderr, "{}: {}{}\n", who, line, what.size() > longest ? " ..." : "");
+    return code;
+}
+
+/// CLI11 leaves two blank lines between groups.
+std::string tidy(std::string help) {
+    for (std::size_t at = 0; (at = help.find("\n\n\n", at)) != std::string::npos;) { help.erase(at, 1); }
+    return help;
+}
+
+/// Why no command was found: none was given, or none is called that.
+std::string no_command(int count, char** arguments) {
+    const std::string expected = "expected a command: attend, explain, size or walkthrough (see heed --help)";
+    return count < 2 ? expected : expected + ", got '" + arguments[1] + "'";
+}
+
+int run(int count, char** arguments) {
+    CLI::App app("Attention: every kind of it, exact, and open to look into.", "heed");
+    app.set_version_flag("--version", "heed " HEED_VERSION, "Print the version");
+    app.set_help_flag("-h,--help", "Print this help");
+    app.require_subcommand(1);
+    add_attend(app);
+    add_explain(app);
+    add_size(app);
+    add_walkthrough(app);
+    app.footer(
+        "Examples:\n"
+        "  heed walkthrough                                  a small example, every number of it\n"
+        "  heed attend in.safetensors --out out.safetensors  attention on tensors from a file\n"
+        "  heed explain --shape 1,32,8,4096,4096,128 --causal --dtype bf16\n"
+        "  heed size llama-3-8b                              parameters, operations, cache\n\n"
+        "heed COMMAND --help has the options and examples of a command.\n"
+        "Exit codes: 0 done, 2 arguments or files that cannot be used, 1 anything else.");
+    const auto who = [&] {
+        const auto chosen = app.get_subcommands();
+        return chosen.empty() ? std::string("heed") : "heed " + chosen.front()->get_name();
+    };
+    try {
+        app.parse(count, arguments);
+    } catch (const CLI::CallForHelp&) {
+        fmt::print("{}", tidy(app.help()));
+    } catch (const CLI::CallForVersion& version) {
+        fmt::print("{}\n", version.what());
+    } catch (const CLI::RequiredError& error) {
+        if (!app.get_subcommands().empty()) { return complain(who(), error.what(), bad_input); }
+        return complain("heed", no_command(count, arguments), bad_input);
+    } catch (const CLI::ParseError& error) {
+        return complain(who(), error.what(), bad_input);
+    } catch (const UsageError& error) { return complain(who(), error.what(), bad_input); } catch (const Error& error) {
+        return complain(who(), error.what(), bad_input);
+    } catch (const FileError& error) {
+        return complain(who(), error.what(), bad_input);
+    } catch (const std::bad_alloc&) {
+        return complain(who(), "out of memory", failure);
+    } catch (const std::exception& error) { return complain(who(), error.what(), failure); }
+    if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
+        return complain(who(), "cannot write to standard output", failure);
+    }
+    return 0;
+}
+
+}  // namespace
+}  // namespace heed::cli
+
+int main(int count, char** arguments) { return heed::cli::run(count, arguments); }

@@ -1,0 +1,164 @@
+/// Every case of the table on every kernel that fits this machine.
+///
+/// A kernel joins by being in heed::attention_kernels(): there is nothing to add here. A failure prints the case in one
+/// line; `conformance --case N` runs it alone.
+
+#include <gtest/gtest.h>
+
+#include "conformance/run.h"
+#include "conformance/tolerance.h"
+
+#include <cmath>
+#include <cstdio>
+
+namespace heed::conformance {
+namespace {
+
+double largest(const std::vector<double>& values) {
+    double top = 0;
+    for (const double value : values) {
+        if (std::isfinite(value)) { top = std::max(top, std::abs(value)); }
+    }
+    return top;
+}
+
+/// The largest difference from what is expected. NaN differs from everything except an expected NaN, and infinity from
+/// everything but itself: then the result is infinite, and `where` says which.
+double difference(const std::vector<double>& got, const std::vector<double>& expected, std::size_t& where) {
+    double worst = 0;
+    where = 0;
+    for (std::size_t n = 0; n < expected.size(); ++n) {
+        if (std::isnan(expected[n]) && std::isnan(got[n])) { continue; }
+        if (got[n] == expected[n]) { continue; }
+        const double gap = std::abs(got[n] - expected[n]);
+        const double error = std::isfinite(gap) ? gap : std::numeric_limits<double>::infinity();
+        if (error > worst) {
+            worst = error;
+            where = n;
+        }
+    }
+    return worst;
+}
+
+bool any_nan(const std::vector<double>& values) {
+    for (const double value : values) {
+        if (std::isnan(value)) { return true; }
+    }
+    return false;
+}
+
+/// Where the yardstick itself overflows or is NaN it measures nothing.
+double finite_or_zero(double x) { return std::isfinite(x) ? x : 0; }
+
+std::string number(double x) {
+    char text[32];
+    std::snprintf(text, sizeof(text), "%.9g", x);
+    return text;
+}
+
+/// The worst of error / bound seen for each result, printed at the end so that a tolerance's slack is known.
+struct Worst {
+    double ratio[Results::count] = {};
+    int in_case[Results::count] = {};
+};
+
+std::string compare(const Problem& p, const Results& got, const Results& expected, const Naive& exact,
+                    const Results& yardstick, Worst& worst) {
+    const Tolerance t = tolerance_of(p.dtype);
+    for (int n = 0; n < (forward_only() ? 2 : Results::count); ++n) {
+        if (got[n].size() != expected[n].size()) { return std::string(Results::names[n]) + " has the wrong size"; }
+        std::size_t where = 0;
+        const double error = difference(got[n], expected[n], where);
+        std::size_t elsewhere = 0;
+        const double naive = finite_or_zero(difference(yardstick[n], expected[n], elsewhere));
+        const bool is_lse = n == 1;  // never stored in less than float32
+        const Tolerance stored = is_lse ? tolerance_of(DType::f32) : t;
+        const double rounding =
+            largest(exact.magnitude[n]) * (stored.storage_units * stored.storage_epsilon +
+                                           stored.score_units * 0x1p-24 * (1 + exact.largest_score)) +
+            stored.tiny;
+        const double bound = t.naive_factor * naive + rounding;
+        if (error / bound > worst.ratio[n]) {
+            worst.ratio[n] = error / bound;
+            worst.in_case[n] = p.c.number;
+        }
+        if (!(error <= bound)) {
+            return std::string(Results::names[n]) + "[" + std::to_string(where) + "] is " + number(got[n][where]) +
+                   ", expected " + number(expected[n][where]) + ": off by " + number(error) + ", allowed " +
+                   number(bound) + " (naive method " + number(naive) + ", rounding " + number(rounding) + ")";
+        }
+    }
+    return {};
+}
+
+/// The reference in double and the naive method in double must agree about everything, NaN included.
+std::string second_opinion(const Problem& p, const Results& reference, const Naive& naive) {
+    for (int n = 0; n < Results::count; ++n) {
+        if (!p.may_hold_nan() && any_nan(reference[n])) { return std::string(Results::names[n]) + " holds NaN"; }
+        std::size_t where = 0;
+        const double error = difference(reference[n], naive.results[n], where);
+        const double bound = oracle_units * largest(naive.magnitude[n]) * (1 + naive.largest_score);
+        if (!(error <= bound)) {
+            return std::string(Results::names[n]) + "[" + std::to_string(where) + "] is " +
+                   number(reference[n][where]) + ", the naive method says " + number(naive.results[n][where]);
+        }
+    }
+    return {};
+}
+
+constexpr int failures_to_print = 20;
+
+TEST(Conformance, TableIsLargeAndCoversEveryPair) {
+    const std::vector<Case>& cases = all_cases();
+    const Coverage coverage = pair_coverage(cases);
+    std::printf("%zu cases, %lld of %lld pairs of option values\n", cases.size(),
+                static_cast<long long>(coverage.covered), static_cast<long long>(coverage.pairs));
+    EXPECT_GE(cases.size(), 2000U);
+    EXPECT_EQ(coverage.covered, coverage.pairs);
+}
+
+TEST(Conformance, EveryKernelEveryCase) {
+    Context context(2);
+    const std::vector<std::string> kernels = kernels_to_test();
+    ASSERT_FALSE(kernels.empty()) << "HEED_CONFORMANCE_KERNELS names no kernel that runs on this machine";
+    std::vector<Worst> worst(kernels.size());
+    std::vector<int> ran(kernels.size(), 0);
+    std::vector<int> failed(kernels.size() + 1, 0);
+    const auto report = [&](std::size_t kernel, const std::string& name, const Case& c, const std::string& problem) {
+        if (problem.empty()) { return; }
+        if (++failed[kernel] <= failures_to_print) {
+            ADD_FAILURE() << name << ": " << problem << "\n  " << c.describe();
+        }
+    };
+    for (const Case& c : cases_to_test()) {
+        const Problem problem(c);
+        const Results expected = oracle(context, problem);
+        const Naive exact = naive_double(problem);
+        report(kernels.size(), "reference in double", c, second_opinion(problem, expected, exact));
+        const Naive yardstick = naive_float(problem);
+        for (std::size_t n = 0; n < kernels.size(); ++n) {
+            if (!fits(problem, kernels[n])) { continue; }
+            ++ran[n];
+            const auto outputs = run(context, problem, kernels[n]);
+            report(n, kernels[n], c,
+                   compare(problem, outputs->results(), expected, exact, yardstick.results, worst[n]));
+            if (const char* name = outputs->written_around()) {
+                report(n, kernels[n], c, std::string(name) + ": something around it was written to");
+            }
+        }
+    }
+    for (std::size_t n = 0; n < kernels.size(); ++n) {
+        std::printf("%s: %d cases, %d failed; largest error as a part of what is allowed:", kernels[n].c_str(), ran[n],
+                    failed[n]);
+        for (int r = 0; r < Results::count; ++r) {
+            std::printf(" %s %.2f (case %d)", Results::names[r], worst[n].ratio[r], worst[n].in_case[r]);
+        }
+        std::printf("\n");
+        EXPECT_EQ(failed[n], 0) << kernels[n];
+        EXPECT_GT(ran[n], 0) << kernels[n] << " took no case at all";
+    }
+    EXPECT_EQ(failed.back(), 0) << "reference in double against the naive method";
+}
+
+}  // namespace
+}  // namespace heed::conformance

@@ -1,0 +1,38 @@
+#pragma once
+#include "conformance/naive.h"
+
+#include <functional>
+#include <memory>
+#include <string>
+
+namespace heed::conformance {
+
+/// Memory for everything a call writes, in the case's layouts, poisoned.
+struct Outputs {
+    explicit Outputs(const Problem& problem);
+    Placed out, lse, dq, dk, dv, dbias, dsinks, dslopes;
+
+    AttentionGradients gradients();
+    Results results() const;
+    /// Name of the first output with something written around it, or null.
+    const char* written_around() const;
+};
+
+/// Forward and backward with one kernel.
+std::unique_ptr<Outputs> run(Context& context, const Problem& problem, const std::string& kernel);
+
+/// The reference in double on the clean inputs: what every kernel is compared with.
+Results oracle(Context& context, const Problem& problem);
+
+/// The kernels of this build that can run on this machine and that HEED_CONFORMANCE_KERNELS (names with commas
+/// between; default all) asks for.
+std::vector<std::string> kernels_to_test();
+/// HEED_CONFORMANCE_PASS=forward: for work on a kernel whose backward pass is still to come.
+bool forward_only();
+/// Whether a kernel takes this problem.
+bool fits(const Problem& problem, const std::string& kernel);
+
+/// HEED_CASE (or --case N): that one alone; HEED_CONFORMANCE_STRIDE=n: every n-th, beginning with `first`.
+std::vector<Case> cases_to_test(int every = 1, int first = 0);
+
+}  // namespace heed::conformance
