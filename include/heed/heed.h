@@ -5,7 +5,9 @@
 #include <heed/context.h>
 #include <heed/dtype.h>
 #include <heed/error.h>
+#include <heed/infini_attention.h>
 #include <heed/inspect.h>
+#include <heed/linear_attention.h>
 #include <heed/pattern.h>
 #include <heed/random.h>
 #include <heed/safetensors.h>

@@ -4,8 +4,8 @@
 ///     heed::InfiniMemory memory;
 ///     heed::infini_attend(context, q, k, v, gates, out, memory, {.segment = 2048});   // and again with what follows
 ///
-/// Letters as in <heed/attention.h>. A sequence is cut into segments of N tokens. For segment s, with sigma(x) = elu(x) + 1
-/// and the memory M [D,E] and z [D] of the segments before it, for each key/value head:
+/// Letters as in <heed/attention.h>. A sequence is cut into segments of N tokens. sigma is elu + 1. Of each segment, with
+/// the memory M [D,E] and z [D] of the segments before it, for each key/value head:
 ///
 ///     1  local  = causal softmax attention of the segment's queries over its keys and values
 ///     2  memory = sigma(q) M / (sigma(q) . z)                                  retrieve, before the update
@@ -49,21 +49,21 @@ struct InfiniOptions {
     /// Of step 1: scale, softcap, sinks, alibi_slopes, window.left and kernel. causal is implied; the rest has to be
     /// left alone.
     AttentionOptions local{};
-    /// Backward only. Segments in a row, counted from the call's first, through whose memory gradients pass; between one
-    /// such run and the next the memory counts as a constant. 0: all. 1: none pass.
+    /// Backward only. Segments in a row, counted from the call's first, through whose memory gradients pass; between
+    /// one such run and the next the memory counts as a constant. 0: all. 1: none pass.
     std::int64_t unroll = 0;
 };
 
 /// What is carried from call to call. Starts empty; the first call gives it its sizes. All parts may be saved, copied
 /// (`clone`) and handed on.
 struct HEED_API InfiniMemory {
-    Tensor m;                    ///< M [B,G,D,E]; f64 where the inputs are, otherwise f32
-    Tensor z;                    ///< [B,G,D], likewise
-    std::int64_t segments = 0;   ///< folded into M and z
-    std::int64_t pending = 0;    ///< tokens of the segment that is not complete, 0 to N - 1
-    Tensor k;                    ///< [B,G,N,D]: their keys first; as are
-    Tensor memory_k;             ///< [B,G,N,D]: memory_k, where given
-    Tensor v;                    ///< [B,G,N,E]
+    Tensor m;                   ///< M [B,G,D,E]; f64 where the inputs are, otherwise f32
+    Tensor z;                   ///< [B,G,D], likewise
+    std::int64_t segments = 0;  ///< folded into M and z
+    std::int64_t pending = 0;   ///< tokens of the segment that is not complete, 0 to N - 1
+    Tensor k;                   ///< [B,G,N,D]: keys of the pending tokens, in the first rows
+    Tensor memory_k;            ///< [B,G,N,D]: likewise, where memory_k is given
+    Tensor v;                   ///< [B,G,N,E]: likewise
 
     InfiniMemory clone() const;
     std::size_t bytes() const;

@@ -117,8 +117,8 @@ struct LinearAttentionGradients {
 };
 
 /// Gradients of sum(dout * out) + sum(dfinal * final). dout [B,H,T,E] has the type of q or f32; `initial` and the
-/// options are those of the forward call; dfinal, the gradient of the final state, is optional (and so is each of its two
-/// parts). Needs nothing else of the forward pass: denominators are computed again.
+/// options are those of the forward call; dfinal, the gradient of the final state, is optional (and so is each of its
+/// two parts). Needs nothing else of the forward pass: denominators are computed again.
 HEED_API void linear_attend_backward(Context& context, const View& q, const View& k, const View& v, const View& dout,
                                      const LinearAttentionGradients& gradients,
                                      const LinearAttentionOptions& options = {}, const LinearState& initial = {},

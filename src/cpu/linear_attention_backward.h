@@ -1,8 +1,8 @@
 #pragma once
 #include "cpu/linear_attention_forward.h"
 
-/// With c the denominators, dn_i = dout_i / c_i, dc_i = -(dout_i . numerator_i) / c_i^2, and U, u the gradient of the state
-/// behind a chunk:
+/// With c the denominators, dn_i = dout_i / c_i, dc_i = -(dout_i . numerator_i) / c_i^2, and U, u the gradient of the
+/// state behind a chunk:
 ///
 ///     X_i         = decay^(i+1) S dout_i + sum_{j<=i} decay^(i-j) (dout_i . v_j) phi(k_j)
 ///     dphi(q_i)   = X_i / c_i + dc_i z_i                 with dout_i . numerator_i = phi(q_i) . X_i
@@ -23,7 +23,8 @@ struct LinearBackward {
     using V = F<Isa::lanes>;
     static constexpr int L = Isa::lanes;
 
-    /// Floats of team memory: a state and a wave of changes for each state of a key/value head; c and dc of its queries.
+    /// Floats of team memory: a state and a wave of changes for each state of a key/value head; c and dc of its
+    /// queries.
     static std::int64_t memory_floats(const LinearCall& call, std::int64_t wave) {
         return call.sharers * ((wave + 1) * State::floats(call) + 2 * round_up(call.readers * call.queries, 16));
     }
@@ -37,8 +38,14 @@ struct LinearBackward {
     float* dc;
 
     HEED_INLINE LinearBackward(Team<Isa>& with, std::int64_t entry, std::int64_t kv_head)
-        : team(with), call(with.call), z(call), b(entry), g(kv_head), size(State::floats(call)),
-          keys(call.keys_of(b)), chunks((keys + call.chunk - 1) / call.chunk),
+        : team(with),
+          call(with.call),
+          z(call),
+          b(entry),
+          g(kv_head),
+          size(State::floats(call)),
+          keys(call.keys_of(b)),
+          chunks((keys + call.chunk - 1) / call.chunk),
           query_chunks((call.queries + call.chunk - 1) / call.chunk) {
         inverse = team.memory + call.sharers * (team.wave + 1) * size;
         dc = inverse + call.sharers * round_up(call.readers * call.queries, 16);
@@ -165,9 +172,11 @@ struct LinearBackward {
                 K::scale_rows(s.phi_q, s.power + 1, count, z.features, s.scaled_q);
                 phi_q = s.scaled_q;
             }
-            matrix_add<Isa, FloatProduct, L, Walk::along_column>(
-                phi_q, z.features, s.dout, z.values, change.s, z.values, call.feature_size, z.value_vectors(), nullptr,
-                [count](std::int64_t, std::int64_t) { return Range{0, count}; });
+            matrix_add<Isa, FloatProduct, L, Walk::along_column>(phi_q, z.features, s.dout, z.values, change.s,
+                                                                 z.values, call.feature_size, z.value_vectors(),
+                                                                 nullptr, [count](std::int64_t, std::int64_t) {
+                                                                     return Range{0, count};
+                                                                 });
             for (std::int64_t i = 0; call.normalise && i < count; ++i) {
                 K::add_row(change.z, phi_q + i * z.features, dc[kept(h, begin + i)], z.features);
             }
@@ -244,7 +253,8 @@ struct LinearBackward {
                 for (std::int64_t w = 0; w < wave; ++w) { K::exchange(call, state(0), 1, changes(0) + w * size); }
             }
             team.each(chunks, [&](std::int64_t c, LinearScratch& scratch) {
-                key_gradients(c, [&](std::int64_t) { return state(0); }, scratch);
+                key_gradients(
+                    c, [&](std::int64_t) { return state(0); }, scratch);
             });
         }
         // The last wave first, and in each the last chunk first.
@@ -262,8 +272,9 @@ struct LinearBackward {
                             changes(sharer) + task % wave * size);
             }
             team.each(wave, [&](std::int64_t w, LinearScratch& scratch) {
-                key_gradients(end - 1 - w,
-                              [&](std::int64_t sharer) { return State::at(call, changes(sharer) + w * size); }, scratch);
+                key_gradients(
+                    end - 1 - w, [&](std::int64_t sharer) { return State::at(call, changes(sharer) + w * size); },
+                    scratch);
             });
         }
         clear_rows(call.dk, call.head_size, b, g, keys, call.keys);

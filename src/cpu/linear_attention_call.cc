@@ -110,7 +110,8 @@ void clear_rows(const Tensor4& tensor, std::int64_t columns, std::int64_t b, std
                 std::int64_t end) {
     for (std::int64_t t = begin; t < end; ++t) {
         for (std::int64_t c = 0; c < columns; ++c) {
-            write_number(tensor.dtype, tensor.data, b * tensor.b + h * tensor.h + t * tensor.row + c * tensor.column, 0);
+            write_number(tensor.dtype, tensor.data, b * tensor.b + h * tensor.h + t * tensor.row + c * tensor.column,
+                         0);
         }
     }
 }

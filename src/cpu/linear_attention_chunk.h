@@ -1,7 +1,6 @@
 #pragma once
-#include "cpu/attention_pack.h"
 #include "cpu/gemm.h"
-#include "cpu/linear_attention_call.h"
+#include "cpu/linear_attention_scratch.h"
 
 /// One chunk of linear attention as products of tiles. Rows i and j count from the start of a chunk of m tokens; S is
 /// the state before it.
@@ -12,109 +11,12 @@
 
 namespace heed::cpu {
 
-/// Strides in floats: rows are padded with zeros to whole vectors.
-template <class Isa>
-struct LinearSizes {
-    static constexpr int L = Isa::lanes;
-    std::int64_t chunk, features, values, heads;
-    HEED_INLINE explicit LinearSizes(const LinearCall& call)
-        : chunk(round_up(call.chunk, L)),
-          features(round_up(call.feature_size, L)),
-          values(round_up(call.value_size, L)),
-          heads(round_up(call.head_size, L)) {}
-    HEED_INLINE int chunk_vectors() const { return static_cast<int>(chunk / L); }
-    HEED_INLINE int feature_vectors() const { return static_cast<int>(features / L); }
-    HEED_INLINE int value_vectors() const { return static_cast<int>(values / L); }
-};
-
-/// S [F][values] and behind it z [features].
-template <class Isa>
-struct StateSpace {
-    float* s;
-    float* z;
-    static HEED_INLINE std::int64_t floats(const LinearCall& call) {
-        const LinearSizes<Isa> size(call);
-        return call.feature_size * size.values + size.features;
-    }
-    static HEED_INLINE StateSpace at(const LinearCall& call, float* memory) {
-        return {memory, memory + call.feature_size * LinearSizes<Isa>(call).values};
-    }
-};
-
-/// Keys and values of a chunk, ready for the products.
-struct KeyChunk {
-    std::int64_t count = 0;
-    float* phi;         ///< [C][features]
-    float* transposed;  ///< [F][chunk]: phi of the keys
-    float* left;        ///< [C][features]: phi times what is left of it at the end of the chunk; phi without decay
-    float* v;           ///< [C][values]
-    float* v_transposed;  ///< [E][chunk], backward only
-    bool finite_phi = true, finite_v = true;
-};
-
-struct LinearScratch {
-    KeyChunk keys;
-    float* left_space;
-    float* phi_q;    ///< [C][features]
-    float* scaled_q; ///< [C][features]: times decay^(i+1)
-    float* scores;   ///< [C][chunk]
-    float* sums;     ///< [C][values]
-    float* row_sum;  ///< [C]
-    float* staging;  ///< one row of D
-    double* space;   ///< for the caller's feature function
-    float* power;    ///< [C + 1]
-    float* falling;  ///< [C], and zeros behind it for a vector that starts inside
-    // backward
-    float* dout;       ///< [C][values]
-    float* transposed_state;  ///< [E][features]
-    float* dphi;       ///< [C][features]
-    float* dphi_k;     ///< [C][features], over several states
-    float* dv;         ///< [C][values], over several states
-    float* running_z;  ///< [features]
-
-    template <class Isa>
-    static std::size_t layout(const LinearCall& call, bool backward, char* memory, LinearScratch* to) {
-        const LinearSizes<Isa> z(call);
-        Arena arena{memory};
-        const auto floats = [&](std::int64_t n) { return arena.take<float>(static_cast<std::size_t>(n)); };
-        LinearScratch s;
-        const std::int64_t C = call.chunk;
-        s.keys.phi = floats(C * z.features);
-        s.keys.transposed = floats(call.feature_size * z.chunk);
-        s.left_space = floats(call.decays ? C * z.features : 0);
-        s.keys.left = s.keys.phi;
-        s.keys.v = floats(C * z.values);
-        s.phi_q = floats(C * z.features);
-        s.scores = floats(C * z.chunk);
-        s.sums = floats(C * z.values);
-        s.row_sum = floats(C);
-        s.staging = floats(larger(z.heads, z.features));
-        s.space = arena.take<double>(static_cast<std::size_t>(2 * call.head_size + call.feature_size));
-        s.power = floats(C + 1);
-        s.falling = floats(C + most_lanes);
-        if (backward) {
-            s.keys.v_transposed = floats(call.value_size * z.chunk);
-            s.scaled_q = floats(call.decays ? C * z.features : 0);
-            s.dout = floats(C * z.values);
-            s.transposed_state = floats(call.value_size * z.features);
-            s.dphi = floats(C * z.features);
-            s.dphi_k = floats(C * z.features);
-            s.dv = floats(C * z.values);
-            s.running_z = floats(z.features);
-        }
-        if (to != nullptr) { *to = s; }
-        return arena.used;
-    }
-};
-
 /// Of the depth of a product.
 struct Range {
     std::int64_t begin, end;
 };
 
-HEED_INLINE std::int64_t bytes_of(DType dtype) {
-    return dtype == DType::f64 ? 8 : dtype == DType::f32 ? 4 : 2;
-}
+HEED_INLINE std::int64_t bytes_of(DType dtype) { return dtype == DType::f64 ? 8 : dtype == DType::f32 ? 4 : 2; }
 /// Asks for `bytes` of a row that the next chunk will read: streams of rows come from far while products run from near.
 HEED_INLINE void fetch_ahead(const char* row, std::int64_t bytes) {
     for (std::int64_t n = 0; n < bytes; n += 64) { __builtin_prefetch(row + n); }
@@ -161,7 +63,8 @@ struct Linear {
 
     /// to[r] = factor phi(row begin + r), padded with zeros.
     static void map_rows(const LinearCall& call, const Tensor4& from, std::int64_t b, std::int64_t h,
-                         std::int64_t begin, std::int64_t count, float factor, float* to, const LinearScratch& scratch) {
+                         std::int64_t begin, std::int64_t count, float factor, float* to,
+                         const LinearScratch& scratch) {
         const LinearSizes<Isa> z(call);
         const V scale = S::all(factor);
         for (std::int64_t r = 0; r < count; ++r) {
@@ -363,17 +266,21 @@ struct Linear {
     static void add_lower(const float* scores, std::int64_t scores_stride, const float* x, std::int64_t stride,
                           std::int64_t count, const float* factor, bool finite_x, float* to) {
         if (!finite_x) { return add_carefully<false>(scores, scores_stride, x, stride, count, factor, to); }
-        matrix_add<Isa, Product, L, Walk::along_row>(
-            scores, scores_stride, x, stride, to, stride, count, static_cast<int>(stride / L), factor,
-            [](std::int64_t m, std::int64_t rows) { return Range{0, m + rows}; });
+        matrix_add<Isa, Product, L, Walk::along_row>(scores, scores_stride, x, stride, to, stride, count,
+                                                     static_cast<int>(stride / L), factor,
+                                                     [](std::int64_t m, std::int64_t rows) {
+                                                         return Range{0, m + rows};
+                                                     });
     }
     /// to[j] = factor[j] to[j] + sum_{i >= j} scores[i][j] x[i]
     static void add_upper(const float* scores, std::int64_t scores_stride, const float* x, std::int64_t stride,
                           std::int64_t count, const float* factor, bool finite_x, float* to) {
         if (!finite_x) { return add_carefully<true>(scores, scores_stride, x, stride, count, factor, to); }
-        matrix_add<Isa, Product, L, Walk::along_column>(
-            scores, scores_stride, x, stride, to, stride, count, static_cast<int>(stride / L), factor,
-            [count](std::int64_t m, std::int64_t) { return Range{m, count}; });
+        matrix_add<Isa, Product, L, Walk::along_column>(scores, scores_stride, x, stride, to, stride, count,
+                                                        static_cast<int>(stride / L), factor,
+                                                        [count](std::int64_t m, std::int64_t) {
+                                                            return Range{m, count};
+                                                        });
     }
     /// The same without touching what a row may not see.
     template <bool Upper>

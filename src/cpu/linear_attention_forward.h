@@ -3,17 +3,18 @@
 
 namespace heed::cpu {
 
-/// Who works on one head: a worker by itself, chunk after chunk, or all of them on a wave of chunks at a time (where there
-/// are fewer heads than threads). What a chunk adds to the state is summed by itself either way, so the bits agree.
+/// Who works on one head: a worker by itself, chunk after chunk, or all of them on a wave of chunks at a time (where
+/// there are fewer heads than threads). What a chunk adds to the state is summed by itself either way, so the bits
+/// agree.
 template <class Isa>
 struct Team {
     const LinearCall& call;
     detail::Pool& pool;
     bool all;
     bool backward;
-    std::int64_t wave;      ///< chunks at a time
-    LinearScratch own;      ///< of a worker by itself
-    float* memory;          ///< see *_floats of the pass
+    std::int64_t wave;  ///< chunks at a time
+    LinearScratch own;  ///< of a worker by itself
+    float* memory;      ///< see *_floats of the pass
 
     template <class Function>
     void each(std::int64_t count, Function&& function) {

@@ -56,7 +56,8 @@ void linear_forward(detail::Pool& pool, const LinearAttentionProblem& problem) {
     const double operations = linear_operations(call);
     constexpr std::int64_t few_tokens = 8;
     const LinearForm form = problem.options.form;
-    if (call.causal && (form == LinearForm::recurrent || (form == LinearForm::automatic && call.queries <= few_tokens))) {
+    if (call.causal &&
+        (form == LinearForm::recurrent || (form == LinearForm::automatic && call.queries <= few_tokens))) {
         side_by_side<Isa>(pool, call, false, units, operations, LinearForward<Isa>::memory_floats,
                           [&](Team<Isa>& team, std::int64_t unit) {
                               LinearRecurrent<Isa>::run(call, unit / call.states, unit % call.states, team.memory,

@@ -12,12 +12,20 @@ class Backward {
 public:
     Backward(Context& context, const InfiniProblem& problem, const View& dout, const InfiniGradients& gradients,
              const InfiniMemory& before)
-        : context_(context), p_(problem), dout_(dout), gradients_(gradients), first_(before.segments),
-          segments_((p_.tokens + p_.options.segment - 1) / p_.options.segment), rest_(heads()), gate_(heads()),
-          minus_(static_cast<std::size_t>(p_.kv_heads), -1), dgate_(heads(), 0) {
+        : context_(context),
+          p_(problem),
+          dout_(dout),
+          gradients_(gradients),
+          first_(before.segments),
+          segments_((p_.tokens + p_.options.segment - 1) / p_.options.segment),
+          rest_(heads()),
+          gate_(heads()),
+          minus_(static_cast<std::size_t>(p_.kv_heads), -1),
+          dgate_(heads(), 0) {
         for (std::size_t h = 0; h < heads(); ++h) {
             const View& gates = p_.gates;
-            const double beta = read_number(gates.dtype(), gates.data(), static_cast<std::int64_t>(h) * gates.stride(0));
+            const double beta =
+                read_number(gates.dtype(), gates.data(), static_cast<std::int64_t>(h) * gates.stride(0));
             gate_[h] = 1 / (1 + std::exp(-beta));
             rest_[h] = 1 / (1 + std::exp(beta));
         }
@@ -62,7 +70,9 @@ private:
         const Shape row_major = from.shape().row_major();
         for (std::int64_t n = 0; n < from.elements(); ++n) {
             std::int64_t offset = 0;
-            for (int axis = 0; axis < to.rank(); ++axis) { offset += n / row_major[axis] % to.extent(axis) * to.stride(axis); }
+            for (int axis = 0; axis < to.rank(); ++axis) {
+                offset += n / row_major[axis] % to.extent(axis) * to.stride(axis);
+            }
             write_number(to.dtype(), to.data(), offset, read_number(from.dtype(), from.data(), n));
         }
     }
@@ -186,8 +196,8 @@ private:
 void infini_attend_backward(Context& context, const View& q, const View& k, const View& v, const View& gates,
                             const View& dout, const InfiniGradients& gradients, const InfiniMemory& before,
                             const InfiniOptions& options, const InfiniMemoryGradient& after) {
-    const InfiniProblem p = checked_infini_backward("infini_attend_backward", q, k, v, gates, dout, gradients, before,
-                                                    options, after);
+    const InfiniProblem p =
+        checked_infini_backward("infini_attend_backward", q, k, v, gates, dout, gradients, before, options, after);
     Backward(context, p, dout, gradients, before).run(after);
 }
 

@@ -72,7 +72,9 @@ struct Checker {
             refuse("k", "length " + std::to_string(p.queries) + " as in q", std::to_string(p.keys));
         }
         if (!gates) { refuse("gates", to_string(Shape{p.heads}), "none"); }
-        if (!(gates.shape() == Shape{p.heads})) { refuse("gates", to_string(Shape{p.heads}), to_string(gates.shape())); }
+        if (!(gates.shape() == Shape{p.heads})) {
+            refuse("gates", to_string(Shape{p.heads}), to_string(gates.shape()));
+        }
         check_dtype(function, "gates", gates, {DType::f32, DType::f64});
         problem.gates = gates;
         const InfiniOptions& o = problem.options;
@@ -87,7 +89,8 @@ struct Checker {
         problem.own_memory_k = static_cast<bool>(o.memory_k);
         problem.memory_q = problem.own_memory_q ? o.memory_q : p.q;
         problem.memory_k = problem.own_memory_k ? o.memory_k : p.k;
-        inputs = {{"q", p.q}, {"k", p.k}, {"v", p.v}, {"gates", gates}, {"memory_q", o.memory_q}, {"memory_k", o.memory_k}};
+        inputs = {
+            {"q", p.q}, {"k", p.k}, {"v", p.v}, {"gates", gates}, {"memory_q", o.memory_q}, {"memory_k", o.memory_k}};
     }
 
     void part(const char* name, const Tensor& tensor, const Shape& shape, DType dtype) {

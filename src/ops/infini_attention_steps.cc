@@ -112,9 +112,8 @@ void weighted_sum(Context& context, const MutableView& out, const std::vector<do
     detail::parallel(context.pool(), out.extent(0) * heads, wake, [&](std::int64_t task, int) {
         dispatch_float(out.dtype(), [&]<class Out>() {
             dispatch_float(a.dtype(), [&]<class A>() {
-                dispatch_float(b ? b.dtype() : a.dtype(), [&]<class B>() {
-                    run.template operator()<Out, A, B>(task / heads, task % heads);
-                });
+                dispatch_float(b ? b.dtype() : a.dtype(),
+                               [&]<class B>() { run.template operator()<Out, A, B>(task / heads, task % heads); });
             });
         });
     });
@@ -130,7 +129,8 @@ void add_dot_difference(Context& context, const View& d, const View& a, const Vi
                 const A* less = b ? row_at<A>(b, entry, h, t) : nullptr;
                 for (std::int64_t c = 0; c < d.extent(3); ++c) {
                     const double other = less == nullptr ? 0 : static_cast<double>(less[c * b.stride(3)]);
-                    total += static_cast<double>(x[c * d.stride(3)]) * (static_cast<double>(y[c * a.stride(3)]) - other);
+                    total +=
+                        static_cast<double>(x[c * d.stride(3)]) * (static_cast<double>(y[c * a.stride(3)]) - other);
                 }
             }
         }

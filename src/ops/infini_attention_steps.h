@@ -25,7 +25,8 @@ void retrieve_backward(Context& context, const InfiniProblem& problem, const Vie
                        const View& dout, const MutableView& dx, const MutableMemoryView& dmemory);
 
 /// Step 3 without r: M += sum_t sigma(k_t) v_t^T, z += sum_t sigma(k_t), in place.
-void fold(Context& context, const InfiniProblem& problem, const View& k, const View& v, const MutableMemoryView& memory);
+void fold(Context& context, const InfiniProblem& problem, const View& k, const View& v,
+          const MutableMemoryView& memory);
 /// of step 3: dk and dv from the gradient of the memory behind it, which is also that before it.
 void fold_backward(Context& context, const InfiniProblem& problem, const View& k, const View& v,
                    const MemoryView& dmemory, const MutableView& dk, const MutableView& dv);

@@ -63,8 +63,7 @@ std::int64_t linear_states(const LinearAttentionOptions& options, std::int64_t k
 }
 
 void linear_attend(Context& context, const View& q, const View& k, const View& v, const MutableView& out,
-                   const LinearAttentionOptions& options, const LinearState& initial,
-                   const MutableLinearState& final) {
+                   const LinearAttentionOptions& options, const LinearState& initial, const MutableLinearState& final) {
     const LinearAttentionProblem problem =
         checked_linear_forward("linear_attend", q, k, v, out, options, initial, final);
     const auto lock = context.pool().lock();

@@ -75,7 +75,8 @@ struct State {
     std::vector<Row> s;
     Row z;
 
-    explicit State(const Problem& p) : s(index(p.feature_size), Row(index(p.value_size), 0)), z(index(p.feature_size), 0) {}
+    explicit State(const Problem& p)
+        : s(index(p.feature_size), Row(index(p.value_size), 0)), z(index(p.feature_size), 0) {}
     State(const Problem& p, const LinearState& from, std::int64_t b, std::int64_t n) : State(p) {
         for (std::size_t f = 0; f < s.size(); ++f) {
             const auto at = static_cast<std::int64_t>(f);
@@ -151,9 +152,9 @@ struct Chunk {
 
 /// A query: its row of weights over the chunk, and what it reads.
 struct Query {
-    Row x, phi;          ///< phi: scale included
-    Row weight;          ///< decay^(i-j) phi(q_i).phi(k_j), j <= i; empty where not causal
-    double before = 1;   ///< factor of the state before the chunk
+    Row x, phi;         ///< phi: scale included
+    Row weight;         ///< decay^(i-j) phi(q_i).phi(k_j), j <= i; empty where not causal
+    double before = 1;  ///< factor of the state before the chunk
     Row numerator;
     double denominator = 0;
 
@@ -299,7 +300,9 @@ struct Backward {
     }
 
     void each_head(const Chunk& c, const State& before, State& dbefore, std::vector<Row>& dphi_k, std::int64_t t) {
-        for (std::int64_t h = n * p.readers(); h < (n + 1) * p.readers(); ++h) { query(c, before, dbefore, dphi_k, h, t); }
+        for (std::int64_t h = n * p.readers(); h < (n + 1) * p.readers(); ++h) {
+            query(c, before, dbefore, dphi_k, h, t);
+        }
     }
 };
 

@@ -32,8 +32,8 @@ struct Gradients {
         return g;
     }
     std::vector<std::pair<std::string, const Tensor*>> all() const {
-        return {{"dq", &dq}, {"dk", &dk}, {"dv", &dv}, {"dmemory_q", &dmemory_q}, {"dmemory_k", &dmemory_k},
-                {"dgates", &dgates}, {"dm", &dm}, {"dz", &dz}, {"dsinks", &dsinks}, {"dslopes", &dslopes}};
+        return {{"dq", &dq},         {"dk", &dk}, {"dv", &dv}, {"dmemory_q", &dmemory_q}, {"dmemory_k", &dmemory_k},
+                {"dgates", &dgates}, {"dm", &dm}, {"dz", &dz}, {"dsinks", &dsinks},       {"dslopes", &dslopes}};
     }
 };
 
@@ -225,7 +225,10 @@ TEST(InfiniAttentionEdges, WrongCallsSayWhatIsWrong) {
               "[infini_attend] gates: expected [4], got [3]");
     EXPECT_EQ(message_of([&] { infini_attend(context, in.q, in.k, in.v, {}, out, memory); }),
               "[infini_attend] gates: expected [4], got none");
-    EXPECT_EQ(message_of([&] { infini_attend(context, in.q, in.k.view().slice(2, 0, 9), in.v.view().slice(2, 0, 9), in.gates, out, memory); }),
+    EXPECT_EQ(message_of([&] {
+                  infini_attend(context, in.q, in.k.view().slice(2, 0, 9), in.v.view().slice(2, 0, 9), in.gates, out,
+                                memory);
+              }),
               "[infini_attend] k: expected length 23 as in q, got 9");
     EXPECT_FALSE(memory.m) << "a refused call leaves the memory alone";
     // A memory of other sizes, or with more tokens than a segment has.
@@ -240,7 +243,8 @@ TEST(InfiniAttentionEdges, WrongCallsSayWhatIsWrong) {
     infini_attend(context, in.q, in.k, in.v, in.gates, out, memory, {.segment = 4});
     Gradients g(in);
     EXPECT_EQ(message_of([&] {
-                  infini_attend_backward(context, in.q, in.k, in.v, in.gates, in.dout, g.views({}), memory, {.segment = 4});
+                  infini_attend_backward(context, in.q, in.k, in.v, in.gates, in.dout, g.views({}), memory,
+                                         {.segment = 4});
               }),
               "[infini_attend_backward] before.pending: expected 0: calls that end with a segment, got 3");
     EXPECT_EQ(message_of([&] {

@@ -22,7 +22,8 @@ Tensor expected_output(const InfiniInputs& in, const InfiniOptions& o) {
         for (std::int64_t h = 0; h < in.H; ++h) {
             const std::int64_t g = h / (in.H / in.G);
             const double gate = 1 / (1 + std::exp(-in.gates.as<double>()[h]));
-            std::vector<std::vector<double>> M(static_cast<std::size_t>(in.D), std::vector<double>(static_cast<std::size_t>(in.E), 0));
+            std::vector<std::vector<double>> M(static_cast<std::size_t>(in.D),
+                                               std::vector<double>(static_cast<std::size_t>(in.E), 0));
             std::vector<double> z(static_cast<std::size_t>(in.D), 0);
             const auto retrieved = [&](const double* x, std::int64_t e) {
                 double numerator = 0;
@@ -40,7 +41,9 @@ Tensor expected_output(const InfiniInputs& in, const InfiniOptions& o) {
                     double sum = 0;
                     for (std::int64_t j = begin; j <= i; ++j) {
                         double dot = 0;
-                        for (std::int64_t d = 0; d < in.D; ++d) { dot += row(in.q, b, h, i)[d] * row(in.k, b, g, j)[d]; }
+                        for (std::int64_t d = 0; d < in.D; ++d) {
+                            dot += row(in.q, b, h, i)[d] * row(in.k, b, g, j)[d];
+                        }
                         w.push_back(std::exp(dot / std::sqrt(static_cast<double>(in.D))));
                         sum += w.back();
                     }

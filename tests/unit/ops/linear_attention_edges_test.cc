@@ -1,5 +1,8 @@
 // What lies at the edges of linear attention: threads, lengths, sizes of 0, NaN, wrong calls.
+#include "cpu/instruction_sets.h"
 #include "unit/ops/linear_attention_testing.h"
+
+#include <cstdlib>
 
 namespace heed {
 namespace {
@@ -21,7 +24,8 @@ TEST(LinearAttentionEdges, SameBitsForAnyNumberOfThreads) {
     // One head (threads share its chunks), and more heads than threads.
     for (const std::int64_t heads : {1, 9}) {
         for (const bool causal : {true, false}) {
-            const Sizes size{.B = 1, .H = heads, .G = heads, .T = 1500, .S = 1500, .D = 32, .E = 32, .N = heads, .F = 32};
+            const Sizes size{
+                .B = 1, .H = heads, .G = heads, .T = 1500, .S = 1500, .D = 32, .E = 32, .N = heads, .F = 32};
             const Inputs in = Inputs(size).as(DType::f32);
             Context one(1);
             const Results expected = run(one, in, {.causal = causal}, causal, true);
@@ -35,6 +39,47 @@ TEST(LinearAttentionEdges, SameBitsForAnyNumberOfThreads) {
                         << a[n].first << ", " << threads << " threads, " << heads << " heads";
                 }
             }
+        }
+    }
+}
+
+/// HEED_KERNEL for as long as it lives.
+class Forced {
+public:
+    explicit Forced(const std::string& kernel) {
+        if (const char* set = std::getenv("HEED_KERNEL")) { before_ = set; }
+        setenv("HEED_KERNEL", kernel.c_str(), 1);
+    }
+    ~Forced() {
+        if (before_.empty()) {
+            unsetenv("HEED_KERNEL");
+        } else {
+            setenv("HEED_KERNEL", before_.c_str(), 1);
+        }
+    }
+    Forced(const Forced&) = delete;
+    Forced& operator=(const Forced&) = delete;
+
+private:
+    std::string before_;
+};
+
+TEST(LinearAttentionEdges, EveryInstructionSetEqualsTheReference) {
+    Context context(1);
+    const Sizes size{.B = 1, .H = 4, .G = 2, .T = 75, .S = 75, .D = 18, .E = 33, .N = 4, .F = 18};
+    const Inputs in(size);
+    const Inputs narrow = in.as(DType::f32);
+    std::vector<std::string> kernels = {"reference"};
+    for (const cpu::InstructionSet& set : cpu::instruction_sets()) {
+        if (set.missing.empty()) { kernels.push_back("cpu-" + std::string(set.name)); }
+    }
+    EXPECT_GE(kernels.size(), 2U);
+    for (const std::string& kernel : kernels) {
+        const Forced forced(kernel);
+        for (const FeatureMap feature : {FeatureMap::elu_plus_one, FeatureMap::relu}) {
+            const LinearAttentionOptions options{.feature = feature, .chunk = 31};
+            const Results expected = run(context, in, {.feature = feature, .form = LinearForm::quadratic}, true, true);
+            expect_near(run(context, narrow, options, true, true), expected, 2e-5, kernel);
         }
     }
 }
@@ -130,7 +175,8 @@ TEST(LinearAttentionEdges, WhatIsNotFiniteNeverReachesTheFutureOfOthers) {
                 Tensor* tensors[] = {&in.q, &in.k, &in.v, &in.dout};
                 tensors[which]->as<float>()[spoiled * 16 + 5] = bad;
                 const Results r = run(context, in, {.form = form, .chunk = 48}, false, false);
-                const std::string what = "input " + std::to_string(which) + ", form " + std::to_string(static_cast<int>(form));
+                const std::string what =
+                    "input " + std::to_string(which) + ", form " + std::to_string(static_cast<int>(form));
                 const auto same = [&](const Tensor& a, const Tensor& b, std::int64_t begin, std::int64_t end) {
                     for (std::int64_t n = begin * 16; n < end * 16; ++n) {
                         if (!(std::abs(a.as<float>()[n] - b.as<float>()[n]) <= 1e-4F)) { return false; }
@@ -233,8 +279,7 @@ TEST(LinearAttentionEdges, WrongCallsSayWhatIsWrong) {
     };
     const float negative[2] = {0.5F, -0.25F};
     const float large[2] = {1.5F, 0.5F};
-    EXPECT_EQ(attempt({.decay = View(negative, {2})}),
-              "[linear_attend] decay[1]: expected 0 to 1, got -0.250000");
+    EXPECT_EQ(attempt({.decay = View(negative, {2})}), "[linear_attend] decay[1]: expected 0 to 1, got -0.250000");
     EXPECT_EQ(attempt({.decay = View(large, {2})}), "[linear_attend] decay[0]: expected 0 to 1, got 1.500000");
     EXPECT_EQ(attempt({.decay = View(large, {1})}), "[linear_attend] decay: expected [2] or [4], got [1]");
     EXPECT_EQ(attempt({.causal = false, .decay = in.decay}),
@@ -254,22 +299,31 @@ TEST(LinearAttentionEdges, WrongCallsSayWhatIsWrong) {
     EXPECT_EQ(attempt({.key_lengths = View(lengths, {2})}), "[linear_attend] key_lengths[1]: expected 0 to 5, got 6");
     EXPECT_EQ(message_of([&] { linear_attend(context, in.q, in.k, in.k, small); }),
               "[linear_attend] out: expected [2, 4, 5, 3], got [2, 2, 3, 1]");
-    EXPECT_EQ(message_of([&] { linear_attend(context, in.q, in.k.view().slice(2, 0, 4), in.v.view().slice(2, 0, 4), out); }),
-              "[linear_attend] k: expected length 5 as in q where causal, got 4");
+    EXPECT_EQ(
+        message_of([&] { linear_attend(context, in.q, in.k.view().slice(2, 0, 4), in.v.view().slice(2, 0, 4), out); }),
+        "[linear_attend] k: expected length 5 as in q where causal, got 4");
     // Nothing was written by any of these.
     for (std::int64_t n = 0; n < out.elements(); ++n) { EXPECT_EQ(out.as<float>()[n], 0); }
 
     Tensor s = in.s.clone();
-    EXPECT_EQ(message_of([&] { linear_attend_step(context, in.q, in.k, in.v, out, {s, {}}); }),
+    EXPECT_EQ(message_of([&] {
+                  linear_attend_step(context, in.q, in.k, in.v, out, {s, {}});
+              }),
               "[linear_attend_step] state.z: expected a normaliser to move on, got none");
     Tensor z = in.z.clone();
-    EXPECT_EQ(message_of([&] { linear_attend_step(context, in.q, in.k, in.v, out, {s, z}); }),
+    EXPECT_EQ(message_of([&] {
+                  linear_attend_step(context, in.q, in.k, in.v, out, {s, z});
+              }),
               "[linear_attend_step] out: expected 3 axes [batch, heads, size], got [2, 4, 5, 2]");
     Tensor dq(DType::f32, in.q.shape());
     Tensor dk(DType::f32, in.k.shape());
-    EXPECT_EQ(message_of([&] { linear_attend_backward(context, in.q, in.k, in.v, in.dout, {dq, dk, {}, {}}); }),
+    EXPECT_EQ(message_of([&] {
+                  linear_attend_backward(context, in.q, in.k, in.v, in.dout, {dq, dk, {}, {}});
+              }),
               "[linear_attend_backward] dv: expected a tensor of shape [2, 2, 5, 2], got none");
-    EXPECT_EQ(message_of([&] { linear_attend_backward(context, in.q, in.k, in.v, in.dout, {dq, dk, dk, {}}); }),
+    EXPECT_EQ(message_of([&] {
+                  linear_attend_backward(context, in.q, in.k, in.v, in.dout, {dq, dk, dk, {}});
+              }),
               "[linear_attend_backward] dv: expected [2, 2, 5, 2], got [2, 2, 5, 3]");
     EXPECT_EQ(message_of([&] {
                   LinearAttentionOptions options{.feature = FeatureMap::function};

@@ -29,7 +29,8 @@ struct Variant {
 };
 std::vector<Variant> variants() {
     std::vector<Variant> list;
-    for (const FeatureMap feature : {FeatureMap::elu_plus_one, FeatureMap::relu, FeatureMap::identity, FeatureMap::function}) {
+    for (const FeatureMap feature :
+         {FeatureMap::elu_plus_one, FeatureMap::relu, FeatureMap::identity, FeatureMap::function}) {
         for (int bits = 0; bits < 16; ++bits) {
             const Variant v{feature, (bits & 1) != 0, (bits & 2) != 0, (bits & 4) != 0, (bits & 8) != 0};
             // Sums of signed features may come to nothing; there the quotient has no meaning to compare.
@@ -150,7 +151,8 @@ TEST(LinearAttention, HeadsMayShareKeysOrStates) {
         for (std::int64_t h = 0; h < heads.H; ++h) {
             repeated.decay.as<double>()[h] = in.decay.as<double>()[h * heads.N / heads.H];
         }
-        EXPECT_LE(distance(run(context, repeated, {.form = LinearForm::quadratic}, true, true).out, expected.out), 1e-12)
+        EXPECT_LE(distance(run(context, repeated, {.form = LinearForm::quadratic}, true, true).out, expected.out),
+                  1e-12)
             << what;
     }
 }
@@ -277,8 +279,14 @@ TEST(LinearAttention, StateHandedOverEqualsTheWhole) {
         // Backward in two calls: the gradient of the second's initial state is that of the first's final one.
         Tensor s1(dtype, in.s.shape());
         Tensor z1(dtype, in.z.shape());
-        Results r{Tensor(dtype, in.dout.shape()), {}, {}, Tensor(dtype, in.q.shape()), Tensor(dtype, in.k.shape()),
-                  Tensor(dtype, in.v.shape()), Tensor(dtype, in.s.shape()), Tensor(dtype, in.z.shape())};
+        Results r{Tensor(dtype, in.dout.shape()),
+                  {},
+                  {},
+                  Tensor(dtype, in.q.shape()),
+                  Tensor(dtype, in.k.shape()),
+                  Tensor(dtype, in.v.shape()),
+                  Tensor(dtype, in.s.shape()),
+                  Tensor(dtype, in.z.shape())};
         Tensor ds1(dtype, in.s.shape());
         Tensor dz1(dtype, in.z.shape());
         constexpr std::int64_t cut = 77;
@@ -291,11 +299,11 @@ TEST(LinearAttention, StateHandedOverEqualsTheWhole) {
             const LinearState initial = second ? LinearState{s1, z1} : LinearState{in.s, in.z};
             const LinearState dfinal = second ? LinearState{in.ds, in.dz} : LinearState{ds1, dz1};
             const MutableLinearState dinitial = second ? MutableLinearState{ds1, dz1} : MutableLinearState{r.ds, r.dz};
-            linear_attend_backward(context, cut_of(in.q.view(), second), cut_of(in.k.view(), second),
-                                   cut_of(in.v.view(), second), cut_of(in.dout.view(), second),
-                                   {cut_of(r.dq.view(), second), cut_of(r.dk.view(), second),
-                                    cut_of(r.dv.view(), second), dinitial},
-                                   options, initial, dfinal);
+            linear_attend_backward(
+                context, cut_of(in.q.view(), second), cut_of(in.k.view(), second), cut_of(in.v.view(), second),
+                cut_of(in.dout.view(), second),
+                {cut_of(r.dq.view(), second), cut_of(r.dk.view(), second), cut_of(r.dv.view(), second), dinitial},
+                options, initial, dfinal);
         }
         EXPECT_LE(distance(r.dq, whole.dq), tolerance);
         EXPECT_LE(distance(r.dk, whole.dk), tolerance);
