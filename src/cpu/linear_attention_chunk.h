@@ -17,9 +17,14 @@ struct Range {
 };
 
 HEED_INLINE std::int64_t bytes_of(DType dtype) { return dtype == DType::f64 ? 8 : dtype == DType::f32 ? 4 : 2; }
-/// Asks for `bytes` of a row that the next chunk will read: streams of rows come from far while products run from near.
+/// Asks for `bytes` of a row of the next chunk, for the second-level cache: rows stream from far while products run from
+/// near, and the first level is full of those.
 HEED_INLINE void fetch_ahead(const char* row, std::int64_t bytes) {
-    for (std::int64_t n = 0; n < bytes; n += 64) { __builtin_prefetch(row + n); }
+    for (std::int64_t n = 0; n < bytes; n += 64) { __builtin_prefetch(row + n, 0, 2); }
+}
+/// The same of a row that will be written.
+HEED_INLINE void fetch_ahead_to_write(const char* row, std::int64_t bytes) {
+    for (std::int64_t n = 0; n < bytes; n += 64) { __builtin_prefetch(row + n, 1, 2); }
 }
 HEED_INLINE char* address(const Tensor4& t, std::int64_t b, std::int64_t h, std::int64_t row) {
     return t.data + (b * t.b + h * t.h + row * t.row) * bytes_of(t.dtype);

@@ -78,6 +78,8 @@ struct LinearForward {
             }
             store_row<Isa>(call.out.dtype, address(call.out, b, h, begin + i), call.out.column, call.value_size, row,
                            factor);
+            fetch_ahead_to_write(address(call.out, b, h, begin + i + call.chunk),
+                                 call.value_size * bytes_of(call.out.dtype));
         }
     }
 
