@@ -6,7 +6,9 @@
 #include <heed/convert_heads.h>
 #include <heed/dtype.h>
 #include <heed/error.h>
+#include <heed/infini_attention.h>
 #include <heed/inspect.h>
+#include <heed/linear_attention.h>
 #include <heed/matmul.h>
 #include <heed/merge.h>
 #include <heed/mla.h>

@@ -1,6 +1,7 @@
 #pragma once
 #include "cpu/attention_isa.h"
 #include "cpu/isa/tables.h"
+#include "cpu/linear_attention_isa.h"
 #include "cpu/matmul.h"
 #include "cpu/rows.h"
 #include "cpu/rope_isa.h"
@@ -13,7 +14,8 @@ constexpr Kernels kernels() {
     return {.attention = attention_functions<Isa>(),
             .rows = {.combine = combine_rows<Isa>, .dot = dot_rows<Isa>},
             .matmul = matmul<Isa>,
-            .rope = rope_functions<Isa>()};
+            .rope = rope_functions<Isa>(),
+            .linear_attention = linear_attention_functions<Isa>()};
 }
 
 }  // namespace heed::cpu

@@ -1,5 +1,6 @@
 #pragma once
 #include "base/attention_problem.h"
+#include "base/linear_attention_problem.h"
 #include "base/matmul_problem.h"
 #include "base/pool.h"
 
@@ -33,11 +34,17 @@ struct RopeFunctions {
                   const std::int64_t* positions, float* scratch);
 };
 
+struct LinearAttentionFunctions {
+    void (*forward)(detail::Pool& pool, const LinearAttentionProblem& problem);
+    void (*backward)(detail::Pool& pool, const LinearAttentionProblem& problem);
+};
+
 struct Kernels {
     AttentionFunctions attention;
     RowFunctions rows;
     void (*matmul)(detail::Pool& pool, const MatmulProblem& problem);
     RopeFunctions rope;
+    LinearAttentionFunctions linear_attention;
 };
 
 extern const Kernels portable_kernels;

@@ -1,0 +1,327 @@
+#include "reference/linear_attention.h"
+
+#include <cmath>
+#include <vector>
+
+namespace heed::reference {
+namespace {
+
+using Problem = LinearAttentionProblem;
+using Row = std::vector<double>;
+
+std::size_t index(std::int64_t n) { return static_cast<std::size_t>(n); }
+
+template <class AnyView>
+std::int64_t offset(const AnyView& x, std::int64_t b, std::int64_t h, std::int64_t row, std::int64_t column) {
+    return b * x.stride(0) + h * x.stride(1) + row * x.stride(2) + column * x.stride(3);
+}
+Row row_of(const View& x, std::int64_t b, std::int64_t h, std::int64_t row) {
+    Row result(index(x.extent(3)));
+    for (std::int64_t c = 0; c < x.extent(3); ++c) {
+        result[index(c)] = read_number(x.dtype(), x.data(), offset(x, b, h, row, c));
+    }
+    return result;
+}
+void put_row(const MutableView& x, std::int64_t b, std::int64_t h, std::int64_t row, const Row& values) {
+    for (std::int64_t c = 0; c < x.extent(3); ++c) {
+        write_number(x.dtype(), x.data(), offset(x, b, h, row, c), values[index(c)]);
+    }
+}
+double dot(const Row& a, const Row& b) {
+    double sum = 0;
+    for (std::size_t n = 0; n < a.size(); ++n) { sum += a[n] * b[n]; }
+    return sum;
+}
+/// to += factor * x
+void add(Row& to, double factor, const Row& x) {
+    for (std::size_t n = 0; n < to.size(); ++n) { to[n] += factor * x[n]; }
+}
+
+/// phi(x)
+Row feature(const Problem& p, const Row& x) {
+    Row y(index(p.feature_size));
+    if (p.options.feature == FeatureMap::function) {
+        p.options.feature_function.map(x, y);
+        return y;
+    }
+    for (std::size_t n = 0; n < x.size(); ++n) {
+        switch (p.options.feature) {
+            case FeatureMap::elu_plus_one: y[n] = x[n] > 0 ? x[n] + 1 : std::exp(x[n]); break;
+            case FeatureMap::relu: y[n] = x[n] <= 0 ? 0 : x[n]; break;  // NaN stays
+            default: y[n] = x[n]; break;
+        }
+    }
+    return y;
+}
+/// of y = phi(x):  dx = phi'(x) dy
+Row feature_backward(const Problem& p, const Row& x, const Row& dy) {
+    Row dx(x.size());
+    if (p.options.feature == FeatureMap::function) {
+        p.options.feature_function.backward(x, dy, dx);
+        return dx;
+    }
+    for (std::size_t n = 0; n < x.size(); ++n) {
+        switch (p.options.feature) {
+            case FeatureMap::elu_plus_one: dx[n] = x[n] > 0 ? dy[n] : dy[n] * std::exp(x[n]); break;
+            case FeatureMap::relu: dx[n] = x[n] <= 0 ? 0 : dy[n]; break;
+            default: dx[n] = dy[n]; break;
+        }
+    }
+    return dx;
+}
+
+/// S as F rows of E, and z.
+struct State {
+    std::vector<Row> s;
+    Row z;
+
+    explicit State(const Problem& p)
+        : s(index(p.feature_size), Row(index(p.value_size), 0)), z(index(p.feature_size), 0) {}
+    State(const Problem& p, const LinearState& from, std::int64_t b, std::int64_t n) : State(p) {
+        for (std::size_t f = 0; f < s.size(); ++f) {
+            const auto at = static_cast<std::int64_t>(f);
+            if (from.s) { s[f] = row_of(from.s, b, n, at); }
+            if (from.z) { z[f] = read_number(from.z.dtype(), from.z.data(), z_offset(from.z, b, n, at)); }
+        }
+    }
+    void store(const MutableLinearState& to, std::int64_t b, std::int64_t n) const {
+        for (std::size_t f = 0; f < s.size(); ++f) {
+            const auto at = static_cast<std::int64_t>(f);
+            if (to.s) { put_row(to.s, b, n, at, s[f]); }
+            if (to.z) { write_number(to.z.dtype(), to.z.data(), z_offset(to.z, b, n, at), z[f]); }
+        }
+    }
+    /// S = factor S, z = factor z
+    void scale(double factor) {
+        for (Row& row : s) {
+            for (double& x : row) { x *= factor; }
+        }
+        for (double& x : z) { x *= factor; }
+    }
+    /// S += factor x y^T, z += z_factor x
+    void add_outer(double factor, const Row& x, const Row& y, double z_factor) {
+        for (std::size_t f = 0; f < s.size(); ++f) { add(s[f], factor * x[f], y); }
+        add(z, z_factor, x);
+    }
+    /// x^T S
+    Row read(const Row& x) const {
+        Row y(s.empty() ? 0 : s[0].size(), 0);
+        for (std::size_t f = 0; f < s.size(); ++f) { add(y, x[f], s[f]); }
+        return y;
+    }
+    /// S y
+    Row read_columns(const Row& y) const {
+        Row x(s.size());
+        for (std::size_t f = 0; f < s.size(); ++f) { x[f] = dot(s[f], y); }
+        return x;
+    }
+
+private:
+    template <class AnyView>
+    static std::int64_t z_offset(const AnyView& view, std::int64_t b, std::int64_t n, std::int64_t f) {
+        return b * view.stride(0) + n * view.stride(1) + f * view.stride(2);
+    }
+};
+
+/// Tokens [begin, end) of state n of batch entry b: mapped keys, values, and the powers of the decay.
+struct Chunk {
+    std::int64_t b, n, g, begin, end;
+    double decay;
+    std::vector<Row> k, phi_k, v;
+
+    Chunk(const Problem& p, std::int64_t entry, std::int64_t state, std::int64_t first, std::int64_t last)
+        : b(entry), n(state), g(state / p.sharers()), begin(first), end(last), decay(p.decay(state)) {
+        for (std::int64_t j = begin; j < end; ++j) {
+            k.push_back(row_of(p.k, b, g, j));
+            phi_k.push_back(feature(p, k.back()));
+            v.push_back(row_of(p.v, b, g, j));
+        }
+    }
+    std::int64_t size() const { return end - begin; }
+    double power(std::int64_t exponent) const { return std::pow(decay, static_cast<double>(exponent)); }
+    /// What the state holds of token j when the chunk is over.
+    double left_of(std::int64_t j) const { return power(size() - 1 - j); }
+
+    void advance(State& state) const {
+        state.scale(power(size()));
+        for (std::int64_t j = 0; j < size(); ++j) {
+            state.add_outer(left_of(j), phi_k[index(j)], v[index(j)], left_of(j));
+        }
+    }
+};
+
+/// A query: its row of weights over the chunk, and what it reads.
+struct Query {
+    Row x, phi;         ///< phi: scale included
+    Row weight;         ///< decay^(i-j) phi(q_i).phi(k_j), j <= i; empty where not causal
+    double before = 1;  ///< factor of the state before the chunk
+    Row numerator;
+    double denominator = 0;
+
+    Query(const Problem& p, const Chunk& c, const State& state, std::int64_t h, std::int64_t t)
+        : x(row_of(p.q, c.b, h, t)), phi(feature(p, x)) {
+        for (double& value : phi) { value *= p.options.scale; }
+        const std::int64_t i = t - c.begin;
+        if (p.options.causal) {
+            before = c.power(i + 1);
+            for (std::int64_t j = 0; j <= i; ++j) { weight.push_back(c.power(i - j) * dot(phi, c.phi_k[index(j)])); }
+        }
+        numerator = state.read(phi);
+        for (double& value : numerator) { value *= before; }
+        denominator = before * dot(phi, state.z) + p.options.epsilon;
+        for (std::size_t j = 0; j < weight.size(); ++j) {
+            add(numerator, weight[j], c.v[j]);
+            denominator += weight[j];
+        }
+    }
+};
+
+/// Calls function(b, n, chunk ranges) ... for keys in order.
+template <class Function>
+void for_each_chunk(std::int64_t length, std::int64_t chunk, Function&& function) {
+    for (std::int64_t begin = 0; begin < length; begin += chunk) { function(begin, std::min(length, begin + chunk)); }
+}
+
+}  // namespace
+
+void linear_attend(const Problem& p, std::int64_t chunk) {
+    for (std::int64_t b = 0; b < p.batch; ++b) {
+        for (std::int64_t n = 0; n < p.states; ++n) {
+            State state(p, p.initial, b, n);
+            const auto answer = [&](const Chunk& c, std::int64_t t) {
+                for (std::int64_t h = n * p.readers(); h < (n + 1) * p.readers(); ++h) {
+                    Query query(p, c, state, h, t);
+                    if (p.options.normalise) {
+                        const bool divides = p.divides(query.denominator);
+                        for (double& x : query.numerator) { x = divides ? x / query.denominator : 0; }
+                    }
+                    put_row(p.out, b, h, t, query.numerator);
+                }
+            };
+            for_each_chunk(p.keys_of(b), chunk, [&](std::int64_t begin, std::int64_t end) {
+                const Chunk c(p, b, n, begin, end);
+                for (std::int64_t t = begin; p.options.causal && t < end; ++t) { answer(c, t); }
+                c.advance(state);
+            });
+            const Chunk nothing(p, b, n, 0, 0);
+            for (std::int64_t t = 0; !p.options.causal && t < p.queries; ++t) { answer(nothing, t); }
+            for (std::int64_t t = p.queries_of(b); t < p.queries; ++t) {
+                for (std::int64_t h = n * p.readers(); h < (n + 1) * p.readers(); ++h) {
+                    put_row(p.out, b, h, t, Row(index(p.value_size), 0));
+                }
+            }
+            state.store(p.final, b, n);
+        }
+    }
+}
+
+namespace {
+
+/// One state's share of the backward pass. dk and dv of a key/value head are summed over its states.
+struct Backward {
+    const Problem& p;
+    std::int64_t b, n;
+    std::vector<Row>& dk;
+    std::vector<Row>& dv;
+
+    /// of query i, out = numerator / denominator:  dn = dout / c,  dc = -(dout . numerator) / c^2
+    ///   dphi(q_i) = decay^(i+1) (S dn + dc z) + sum_j decay^(i-j) (dn . v_j + dc) phi(k_j)
+    /// and its share in dphi(k_j), dv_j and in the gradient of the state before the chunk.
+    void query(const Chunk& c, const State& before, State& dbefore, std::vector<Row>& dphi_k, std::int64_t h,
+               std::int64_t t) {
+        const Query q(p, c, before, h, t);
+        Row dn(index(p.value_size), 0);
+        if (p.dout) { dn = row_of(p.dout, b, h, t); }
+        double dc = 0;
+        if (p.options.normalise) {
+            const bool divides = p.divides(q.denominator);
+            dc = divides ? -dot(dn, q.numerator) / (q.denominator * q.denominator) : 0;
+            for (double& x : dn) { x = divides ? x / q.denominator : 0; }
+        }
+        Row dphi = before.read_columns(dn);
+        add(dphi, dc, before.z);
+        for (double& x : dphi) { x *= q.before; }
+        dbefore.add_outer(q.before, q.phi, dn, q.before * dc);
+        for (std::size_t j = 0; j < q.weight.size(); ++j) {
+            const double dw = c.power(t - c.begin - static_cast<std::int64_t>(j)) * (dot(dn, c.v[j]) + dc);
+            add(dphi, dw, c.phi_k[j]);
+            add(dphi_k[j], dw, q.phi);
+            add(dv[index(c.begin) + j], q.weight[j], dn);
+        }
+        for (double& x : dphi) { x *= p.options.scale; }
+        put_row(p.gradients.dq, b, h, t, feature_backward(p, q.x, dphi));
+    }
+
+    /// of the state behind the chunk, S' = decay^m S + sum_j decay^(m-1-j) phi(k_j) v_j^T
+    void keys(const Chunk& c, const State& dafter, std::vector<Row>& dphi_k) {
+        for (std::int64_t j = 0; j < c.size(); ++j) {
+            const std::size_t at = index(j);
+            add(dphi_k[at], c.left_of(j), dafter.read_columns(c.v[at]));
+            add(dphi_k[at], c.left_of(j), dafter.z);
+            add(dv[index(c.begin + j)], c.left_of(j), dafter.read(c.phi_k[at]));
+            add(dk[index(c.begin + j)], 1, feature_backward(p, c.k[at], dphi_k[at]));
+        }
+    }
+
+    void run(std::int64_t chunk) {
+        const bool causal = p.options.causal;
+        const std::int64_t length = p.keys_of(b);
+        std::vector<State> before;  // each chunk
+        State state(p, p.initial, b, n);
+        for_each_chunk(length, chunk, [&](std::int64_t begin, std::int64_t end) {
+            if (causal) { before.push_back(state); }
+            Chunk(p, b, n, begin, end).advance(state);
+        });
+        State dstate(p, p.dfinal, b, n);
+        const std::int64_t chunks = (length + chunk - 1) / chunk;
+        if (!causal) {
+            const Chunk nothing(p, b, n, 0, 0);
+            std::vector<Row> none;
+            for (std::int64_t t = 0; t < p.queries; ++t) { each_head(nothing, state, dstate, none, t); }
+        }
+        for (std::int64_t at = chunks - 1; at >= 0; --at) {
+            const Chunk c(p, b, n, at * chunk, std::min(length, (at + 1) * chunk));
+            std::vector<Row> dphi_k(index(c.size()), Row(index(p.feature_size), 0));
+            State dbefore(p);
+            for (std::int64_t t = c.begin; causal && t < c.end; ++t) {
+                each_head(c, before[index(at)], dbefore, dphi_k, t);
+            }
+            keys(c, dstate, dphi_k);
+            dstate.scale(c.power(c.size()));
+            for (std::size_t f = 0; f < dstate.s.size(); ++f) { add(dstate.s[f], 1, dbefore.s[f]); }
+            add(dstate.z, 1, dbefore.z);
+        }
+        dstate.store(p.gradients.dinitial, b, n);
+        for (std::int64_t t = p.queries_of(b); t < p.queries; ++t) {
+            for (std::int64_t h = n * p.readers(); h < (n + 1) * p.readers(); ++h) {
+                put_row(p.gradients.dq, b, h, t, Row(index(p.head_size), 0));
+            }
+        }
+    }
+
+    void each_head(const Chunk& c, const State& before, State& dbefore, std::vector<Row>& dphi_k, std::int64_t t) {
+        for (std::int64_t h = n * p.readers(); h < (n + 1) * p.readers(); ++h) {
+            query(c, before, dbefore, dphi_k, h, t);
+        }
+    }
+};
+
+}  // namespace
+
+void linear_attend_backward(const Problem& p, std::int64_t chunk) {
+    for (std::int64_t b = 0; b < p.batch; ++b) {
+        for (std::int64_t g = 0; g < p.kv_heads; ++g) {
+            std::vector<Row> dk(index(p.keys), Row(index(p.head_size), 0));
+            std::vector<Row> dv(index(p.keys), Row(index(p.value_size), 0));
+            for (std::int64_t n = g * p.sharers(); n < (g + 1) * p.sharers(); ++n) {
+                Backward{p, b, n, dk, dv}.run(chunk);
+            }
+            for (std::int64_t j = 0; j < p.keys; ++j) {
+                put_row(p.gradients.dk, b, g, j, dk[index(j)]);
+                put_row(p.gradients.dv, b, g, j, dv[index(j)]);
+            }
+        }
+    }
+}
+
+}  // namespace heed::reference

@@ -1,0 +1,11 @@
+#pragma once
+#include "base/linear_attention_problem.h"
+
+namespace heed::reference {
+
+/// Plain loops, double sums: the meaning of <heed/linear_attention.h>. `chunk` tokens at a time are one T x T
+/// matrix, with the state between them: 1 is the recurrence, T or more the whole matrix.
+void linear_attend(const LinearAttentionProblem& problem, std::int64_t chunk);
+void linear_attend_backward(const LinearAttentionProblem& problem, std::int64_t chunk);
+
+}  // namespace heed::reference
