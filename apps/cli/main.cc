@@ -32,7 +32,8 @@ std::string tidy(std::string help) {
 
 /// Why no command was found: none was given, or none is called that.
 std::string no_command(int count, char** arguments) {
-    const std::string expected = "expected a command: attend, explain, patterns, positions, size or walkthrough (see heed --help)";
+    const std::string expected =
+        "expected a command: attend, explain, patterns, positions, size or walkthrough (see heed --help)";
     return count < 2 ? expected : expected + ", got '" + arguments[1] + "'";
 }
 

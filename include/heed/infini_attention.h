@@ -4,8 +4,8 @@
 ///     heed::InfiniMemory memory;
 ///     heed::infini_attend(context, q, k, v, gates, out, memory, {.segment = 2048});   // and again with what follows
 ///
-/// Letters as in <heed/attention.h>. A sequence is cut into segments of N tokens. sigma is elu + 1. Of each segment, with
-/// the memory M [D,E] and z [D] of the segments before it, for each key/value head:
+/// Letters as in <heed/attention.h>. A sequence is cut into segments of N tokens. sigma is elu + 1. Of each segment,
+/// with the memory M [D,E] and z [D] of the segments before it, for each key/value head:
 ///
 ///     1  local  = causal softmax attention of the segment's queries over its keys and values
 ///     2  memory = sigma(q) M / (sigma(q) . z)                                  retrieve, before the update

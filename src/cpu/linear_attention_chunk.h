@@ -17,8 +17,8 @@ struct Range {
 };
 
 HEED_INLINE std::int64_t bytes_of(DType dtype) { return dtype == DType::f64 ? 8 : dtype == DType::f32 ? 4 : 2; }
-/// Asks for `bytes` of a row of the next chunk, for the second-level cache: rows stream from far while products run from
-/// near, and the first level is full of those.
+/// Asks for `bytes` of a row of the next chunk, for the second-level cache: rows stream from far while products run
+/// from near, and the first level is full of those.
 HEED_INLINE void fetch_ahead(const char* row, std::int64_t bytes) {
     for (std::int64_t n = 0; n < bytes; n += 64) { __builtin_prefetch(row + n, 0, 2); }
 }

@@ -3,8 +3,8 @@
 #include "cpu/isa/tables.h"
 #include "cpu/linear_attention_isa.h"
 #include "cpu/matmul.h"
-#include "cpu/rows.h"
 #include "cpu/rope_isa.h"
+#include "cpu/rows.h"
 
 namespace heed::cpu {
 

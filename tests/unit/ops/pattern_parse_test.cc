@@ -93,9 +93,7 @@ TEST(PatternParse, AnyTextIsAPatternOrAnError) {
     int accepted = 0;
     for (int n = 0; n < 20000; ++n) {
         std::string text;
-        for (auto length = generator() % 12; length > 0; --length) {
-            text += pieces[generator() % std::size(pieces)];
-        }
+        for (auto length = generator() % 12; length > 0; --length) { text += pieces[generator() % std::size(pieces)]; }
         try {
             const Pattern pattern = parse(text);
             ++accepted;
