@@ -199,14 +199,14 @@ private:
         matrix_add<Isa, Product, lanes, Walk::along_row>(
             w + seen_begin * w_stride, w_stride, scratch.dout_rows, z.value_stride,
             scratch.dv + (offset + seen_begin) * z.value_stride, z.value_stride, seen_end - seen_begin,
-            static_cast<int>(z.value_stride / lanes), Old::keep, scratch.delta, shifted);
+            static_cast<int>(z.value_stride / lanes), Old::keep, nullptr, shifted);
         matrix_add<Isa, Product, lanes, Walk::along_row>(
             dx + seen_begin * w_stride, w_stride, scratch.q_rows, z.head_stride,
             scratch.dk + (offset + seen_begin) * z.head_stride, z.head_stride, seen_end - seen_begin,
-            static_cast<int>(z.head_stride / lanes), Old::keep, scratch.delta, shifted);
+            static_cast<int>(z.head_stride / lanes), Old::keep, nullptr, shifted);
         matrix_add<Isa, Product, lanes, Walk::along_column>(
             dx_by_key, stride, panel.k_rows + offset / d * panel.k_rows_stride, panel.k_rows_stride, scratch.dq_tile,
-            z.head_stride, tile.rows, static_cast<int>(z.head_stride / lanes), Old::keep, scratch.delta, keys_of_rows);
+            z.head_stride, tile.rows, static_cast<int>(z.head_stride / lanes), Old::keep, nullptr, keys_of_rows);
     }
 
     /// The partner of an odd last row: it must not bring a NaN of V along.

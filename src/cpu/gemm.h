@@ -142,9 +142,9 @@ void matrix_add(const float* a, std::int64_t a_stride, const float* b, std::int6
             constexpr int MR = Registers<Isa>::rows(NV);
             const auto run = [&]<int Rows>(std::int64_t m) {
                 const auto [begin, end] = span(m, Rows);
-                tile_add<Isa, Product, L, Rows, NV, W>(a + m * a_step + begin * a_depth, a_stride,
-                                                       b + first * L + begin * b_stride, b_stride, end - begin,
-                                                       c + m * c_stride + first * L, c_stride, old, factor + m);
+                tile_add<Isa, Product, L, Rows, NV, W>(
+                    a + m * a_step + begin * a_depth, a_stride, b + first * L + begin * b_stride, b_stride, end - begin,
+                    c + m * c_stride + first * L, c_stride, old, factor == nullptr ? nullptr : factor + m);
             };
             std::int64_t m = 0;
             for (; m + MR <= rows; m += MR) { run.template operator()<MR>(m); }

@@ -172,11 +172,11 @@ struct LinearBackward {
                 K::scale_rows(s.phi_q, s.power + 1, count, z.features, s.scaled_q);
                 phi_q = s.scaled_q;
             }
-            matrix_add<Isa, FloatProduct, L, Walk::along_column>(phi_q, z.features, s.dout, z.values, change.s,
-                                                                 z.values, call.feature_size, z.value_vectors(),
-                                                                 nullptr, [count](std::int64_t, std::int64_t) {
-                                                                     return Range{0, count};
-                                                                 });
+            matrix_add<Isa, FloatProduct, L, Walk::along_column>(
+                phi_q, z.features, s.dout, z.values, change.s, z.values, call.feature_size, z.value_vectors(),
+                Old::keep, nullptr, [count](std::int64_t, std::int64_t) {
+                    return Range{0, count};
+                });
             for (std::int64_t i = 0; call.normalise && i < count; ++i) {
                 K::add_row(change.z, phi_q + i * z.features, dc[kept(h, begin + i)], z.features);
             }

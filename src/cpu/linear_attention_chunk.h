@@ -271,21 +271,21 @@ struct Linear {
     static void add_lower(const float* scores, std::int64_t scores_stride, const float* x, std::int64_t stride,
                           std::int64_t count, const float* factor, bool finite_x, float* to) {
         if (!finite_x) { return add_carefully<false>(scores, scores_stride, x, stride, count, factor, to); }
-        matrix_add<Isa, Product, L, Walk::along_row>(scores, scores_stride, x, stride, to, stride, count,
-                                                     static_cast<int>(stride / L), factor,
-                                                     [](std::int64_t m, std::int64_t rows) {
-                                                         return Range{0, m + rows};
-                                                     });
+        matrix_add<Isa, Product, L, Walk::along_row>(
+            scores, scores_stride, x, stride, to, stride, count, static_cast<int>(stride / L),
+            factor == nullptr ? Old::keep : Old::scale, factor, [](std::int64_t m, std::int64_t rows) {
+                return Range{0, m + rows};
+            });
     }
     /// to[j] = factor[j] to[j] + sum_{i >= j} scores[i][j] x[i]
     static void add_upper(const float* scores, std::int64_t scores_stride, const float* x, std::int64_t stride,
                           std::int64_t count, const float* factor, bool finite_x, float* to) {
         if (!finite_x) { return add_carefully<true>(scores, scores_stride, x, stride, count, factor, to); }
-        matrix_add<Isa, Product, L, Walk::along_column>(scores, scores_stride, x, stride, to, stride, count,
-                                                        static_cast<int>(stride / L), factor,
-                                                        [count](std::int64_t m, std::int64_t) {
-                                                            return Range{m, count};
-                                                        });
+        matrix_add<Isa, Product, L, Walk::along_column>(
+            scores, scores_stride, x, stride, to, stride, count, static_cast<int>(stride / L),
+            factor == nullptr ? Old::keep : Old::scale, factor, [count](std::int64_t m, std::int64_t) {
+                return Range{m, count};
+            });
     }
     /// The same without touching what a row may not see.
     template <bool Upper>
