@@ -330,9 +330,7 @@ void add_attend(CLI::App& app) {
         ->type_name("TYPE");
     command->add_option("--threads", arguments->threads, "Number of threads; 0: one per core")->type_name("N");
     heed::cli::add_kernel(*command, arguments->kernel);
-    command->get_option("--kernel")
-        ->description(command->get_option("--kernel")->get_description() +
-                      ", best; small inputs go to the reference otherwise");
+    command->get_option("--kernel")->description("As heed explain lists them, or best; small inputs: the reference");
     heed::cli::add_settings(*command, arguments->settings);
     command->footer(
         "Also read from IN, where it has them: bias, mask, key_lengths, query_lengths, alibi_slopes, sinks,\n"
