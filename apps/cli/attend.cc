@@ -330,13 +330,12 @@ void add_attend(CLI::App& app) {
         ->type_name("TYPE");
     command->add_option("--threads", arguments->threads, "Number of threads; 0: one per core")->type_name("N");
     heed::cli::add_kernel(*command, arguments->kernel);
-    command->get_option("--kernel")->description(command->get_option("--kernel")->get_description() + ", best");
+    command->get_option("--kernel")->description("As heed explain lists them, or best; small inputs: the reference");
     heed::cli::add_settings(*command, arguments->settings);
     command->footer(
         "Also read from IN, where it has them: bias, mask, key_lengths, query_lengths, alibi_slopes, sinks,\n"
         "cu_seqlens_q, cu_seqlens_k, query_positions, key_positions, dropout_keep, dout, dlse. The metadata key\n"
-        "`spec` holds options as JSON; flags win over it. docs/cli.md has the shapes. Without --kernel, small inputs\n"
-        "go to the reference.\n\n"
+        "`spec` holds options as JSON; flags win over it. docs/cli.md has the shapes.\n\n"
         "Examples:\n"
         "  heed attend in.safetensors --out out.safetensors\n"
         "  heed attend in.safetensors --out out.safetensors --causal --window 255,0 --dtype bf16\n"
