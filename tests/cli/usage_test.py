@@ -5,7 +5,7 @@ import unittest
 
 from support import HEED, CliTest, run
 
-COMMANDS = ["attend", "explain", "size", "walkthrough"]
+COMMANDS = ["attend", "explain", "patterns", "positions", "size", "walkthrough"]
 
 
 class Usage(CliTest):
