@@ -215,11 +215,15 @@ ForwardPlan plan_forward(const Call& c, detail::Pool& pool, std::int64_t value_s
     entries[c.batch] = next;
     plan.entries = entries;
     plan.tasks = next.first_task;
+    const AttentionOptions& o = c.problem->options;
+    const bool alike = !c.problem->packed && !o.query_lengths && !o.key_lengths && c.batch > 0;
+    plan.tasks_per_entry = alike ? plan.tasks / c.batch : 0;
     plan.merges = next.first_merge;
     return plan;
 }
 
 std::int64_t ForwardPlan::entry_of_task(std::int64_t batch, std::int64_t task) const {
+    if (tasks_per_entry > 0) { return task / tasks_per_entry; }
     const auto after = [](std::int64_t value, const Entry& entry) { return value < entry.first_task; };
     return std::upper_bound(entries, entries + batch + 1, task, after) - entries - 1;
 }

@@ -97,7 +97,8 @@ struct ForwardPlan {
     const Entry* entries = nullptr;  ///< [batch + 1]
     float* partials = nullptr;
     std::int64_t tasks = 0;
-    std::int64_t merges = 0;  ///< tiles whose keys were split
+    std::int64_t tasks_per_entry = 0;  ///< where all entries are of one size, otherwise 0
+    std::int64_t merges = 0;           ///< tiles whose keys were split
     double operations = 0;
 
     /// The entry that a task (merge) belongs to.
