@@ -15,7 +15,7 @@ set(heed_needs_dnnl OFF)
 get_target_property(heed_links heed LINK_LIBRARIES)
 if(NOT heed_type STREQUAL "SHARED_LIBRARY" AND heed_links MATCHES "DNNL::dnnl")
   set(heed_needs_dnnl ON)
-  string(APPEND heed_pc_libraries " -ldnnl")
+  string(APPEND heed_pc_libraries " -ldnnl -lgomp")
 endif()
 
 configure_package_config_file(${PROJECT_SOURCE_DIR}/cmake/heed-config.cmake.in

@@ -3,9 +3,12 @@
 #include "base/overlap.h"
 #include "cpu/instruction_sets.h"
 #include "ops/attention_checks.h"
+#include "ops/matmul_onednn.h"
 #include "reference/matmul.h"
 
 #include <cmath>
+#include <cstdlib>
+#include <string_view>
 
 namespace heed {
 namespace {
@@ -85,6 +88,25 @@ MatmulProblem checked(const View& a, const View& b, const MutableView& c, const 
     return problem;
 }
 
+/// Rows and columns from (row, column) to the ends given.
+MatmulProblem part(MatmulProblem problem, std::int64_t row, std::int64_t row_end, std::int64_t column,
+                   std::int64_t column_end) {
+    const auto move = [](MatrixAddress& x, std::int64_t elements) {
+        x.data += elements * static_cast<std::int64_t>(size_of(x.dtype));
+    };
+    move(problem.a, row * problem.a.row_stride);
+    move(problem.b, column * problem.b.column_stride);
+    move(problem.c, row * problem.c.row_stride + column * problem.c.column_stride);
+    problem.rows = row_end - row;
+    problem.columns = column_end - column;
+    return problem;
+}
+
+bool own_tiles_forced() {
+    const char* forced = std::getenv("HEED_KERNEL");
+    return forced != nullptr && std::string_view(forced).starts_with("cpu-");
+}
+
 }  // namespace
 
 void matmul(Context& context, const View& a, const View& b, const MutableView& c, const MatmulOptions& options) {
@@ -99,7 +121,15 @@ void matmul(Context& context, const View& a, const View& b, const MutableView& c
         });
         return;
     }
-    cpu::instruction_set().kernels->matmul(pool, problem);
+    const cpu::Kernels& own = *cpu::instruction_set().kernels;
+    const MatmulDone done = own_tiles_forced() ? MatmulDone{} : matmul_onednn(pool, problem, own);
+    const auto rest = [&](std::int64_t row, std::int64_t row_end, std::int64_t column) {
+        if (row < row_end && column < problem.columns) {
+            own.matmul(pool, part(problem, row, row_end, column, problem.columns));
+        }
+    };
+    rest(0, done.rows, done.columns);
+    rest(done.rows, problem.rows, 0);
 }
 
 }  // namespace heed

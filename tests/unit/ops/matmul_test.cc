@@ -1,5 +1,10 @@
 #include <heed/matmul.h>
 
+#include <cstdlib>
+#include <string>
+
+#include "cpu/instruction_sets.h"
+#include "ops/matmul_onednn.h"
 #include "unit/ops/op_testing.h"
 
 namespace heed::testing {
@@ -138,6 +143,129 @@ TEST(Matmul, SameBitsForAnyThreadsAndAnyOtherRowsAndColumns) {
     }
 }
 
+/// While this lives, products run on heed's own tiles alone.
+class OwnTiles {
+public:
+    OwnTiles() { setenv("HEED_KERNEL", ("cpu-" + std::string(cpu::instruction_set().name)).c_str(), 1); }
+    ~OwnTiles() { unsetenv("HEED_KERNEL"); }
+    OwnTiles(const OwnTiles&) = delete;
+    OwnTiles& operator=(const OwnTiles&) = delete;
+};
+
+/// Rows of x further apart than they are long; the numbers between are loud.
+struct Apart {
+    Tensor memory;
+    MutableView view;
+
+    Apart(const View& x, std::int64_t gap) : memory(DType::f32, {x.extent(0), x.extent(1) + gap}) {
+        for (std::int64_t n = 0; n < memory.elements(); ++n) { set(memory, n, std::nan("")); }
+        view = memory.view().slice(1, 0, x.extent(1));
+        for (std::int64_t n = 0; n < x.shape().elements(); ++n) { set(view, n, get(x, n)); }
+    }
+};
+
+// Products large enough for oneDNN, where it is there: whole blocks, edges, one and several blocks of K, a remainder of
+// K, either order of a, rows at any distance. Whoever computed an element, it has the bits of heed's tiles.
+TEST(Matmul, OneDNNGivesTheBitsOfOurTiles) {
+    Context one(1), two(2), seven(7);
+    struct Case {
+        std::int64_t rows, columns, depth, gap;
+        double alpha;
+    };
+    for (const auto& [rows, columns, depth, gap, alpha] :
+         {Case{128, 128, 64, 0, 1}, Case{128, 128, 256, 0, 1}, Case{257, 300, 100, 5, 0.3}, Case{300, 257, 700, 0, -1},
+          Case{130, 512, 512, 512, 1}, Case{384, 129, 257, 1, 1}, Case{129, 128, 1024, 1024, 7}}) {
+        const Tensor a = random(DType::f32, {rows, depth}, 1), b = random(DType::f32, {depth, columns}, 2);
+        const Apart a_apart(a, gap), a_turned_apart(a.view().permute({1, 0}), gap), b_apart(b, gap);
+        Tensor ours(DType::f32, {rows, columns});
+        {
+            const OwnTiles forced;
+            matmul(one, a, b, ours, {.alpha = alpha});
+        }
+        for (Context* context : {&one, &two, &seven}) {
+            for (const View& x : {View(a_apart.view), View(a_turned_apart.view).permute({1, 0})}) {
+                Tensor c(DType::f32, {rows, columns}), turned(DType::f32, {columns, rows});
+                matmul(*context, x, b_apart.view, c, {.alpha = alpha});
+                expect_same(c, ours, to_string(Shape{rows, columns, depth, gap}));
+                matmul(*context, x, b_apart.view, turned.view().permute({1, 0}), {.alpha = alpha});
+                expect_same(turned.view().permute({1, 0}), ours, to_string(Shape{rows, columns, depth, gap}));
+            }
+        }
+        if (HasFailure()) { return; }
+    }
+}
+
+TEST(Matmul, SameBitsWhicheverRowsAndColumnsStandBesideInLargeProducts) {
+    Context one(1), seven(7);
+    const Tensor a = random(DType::f32, {400, 600}, 1), b = random(DType::f32, {600, 420}, 2);
+    Tensor whole(DType::f32, {400, 420});
+    matmul(seven, a, b, whole);
+    for (const std::int64_t row : {0, 1, 77, 130}) {
+        for (const std::int64_t rows : {1, 2, 16, 127, 128, 129, 270}) {
+            for (const std::int64_t column : {0, 3, 150}) {
+                const std::int64_t row_end = std::min<std::int64_t>(400, row + rows);
+                for (const std::int64_t columns : {1, 128, 260}) {
+                    const std::int64_t column_end = std::min<std::int64_t>(420, column + columns);
+                    Tensor c(DType::f32, {row_end - row, column_end - column});
+                    matmul(one, a.view().slice(0, row, row_end), b.view().slice(1, column, column_end), c);
+                    expect_same(c, whole.view().slice(0, row, row_end).slice(1, column, column_end),
+                                to_string(Shape{row, rows, column, columns}));
+                    if (HasFailure()) { return; }
+                }
+            }
+        }
+    }
+}
+
+TEST(Matmul, LargeProductsRepeatAndSum) {
+    Context context(2);
+    const Tensor a = random(DType::f32, {2, 3, 131, 70}, 1), b = random(DType::f32, {1, 3, 70, 140}, 2);
+    for (const Shape& shape : {Shape{2, 3, 131, 140}, Shape{2, 1, 131, 140}, Shape{1, 1, 131, 140}}) {
+        Tensor c(DType::f32, shape), ours(DType::f32, shape);
+        matmul(context, a, b, c, {.alpha = 0.5});
+        expect_near(c, expected(a, b, c, 0.5, 0), tolerance_of(DType::f32, 70 * 6));
+        const OwnTiles forced;
+        matmul(context, a, b, ours, {.alpha = 0.5});
+        expect_same(c, ours);
+    }
+}
+
+// What the tests above rest on: that oneDNN is really asked where the build has it and its bits are ours, and that it
+// is left alone where it is not meant to be.
+TEST(Matmul, OneDNNTakesWholeBlocksOfLargeFloatProducts) {
+    Context context(1);
+    std::vector<float> a(300 * 300, 1.0F), b(300 * 300, 2.0F), c(300 * 300, -1.0F);
+    const auto address = [](std::vector<float>& x) {
+        return MatrixAddress{DType::f32, reinterpret_cast<char*>(x.data()), 300, 1};
+    };
+    MatmulProblem problem;
+    problem.rows = 300, problem.columns = 200, problem.depth = 300;
+    problem.a = address(a), problem.b = address(b), problem.c = address(c);
+    const auto done = [&](const MatmulProblem& p) {
+        const auto lock = context.pool().lock();
+        return matmul_onednn(context.pool(), p, *cpu::instruction_set().kernels);
+    };
+    const auto refused = [&](auto&& change) {
+        MatmulProblem changed = problem;
+        change(changed);
+        const MatmulDone nothing = done(changed);
+        return nothing.rows == 0 && nothing.columns == 0;
+    };
+    EXPECT_TRUE(refused([](MatmulProblem& p) { p.rows = 127; }));
+    EXPECT_TRUE(refused([](MatmulProblem& p) { p.columns = 127; }));
+    EXPECT_TRUE(refused([](MatmulProblem& p) { p.depth = 63; }));
+    EXPECT_TRUE(refused([](MatmulProblem& p) { p.beta = 1; }));
+    EXPECT_TRUE(refused([](MatmulProblem& p) { p.a.dtype = DType::bf16; }));
+    EXPECT_TRUE(refused([](MatmulProblem& p) { p.a.row_stride = 0; }));
+    EXPECT_TRUE(refused([](MatmulProblem& p) { std::swap(p.b.row_stride, p.b.column_stride); }));
+    EXPECT_EQ(c, std::vector<float>(300 * 300, -1.0F));
+    const MatmulDone some = done(problem);
+    if (some.rows == 0) { GTEST_SKIP() << "oneDNN is not in this build, or its bits are not those of our tiles here"; }
+    EXPECT_EQ(some.rows, 256);
+    EXPECT_EQ(some.columns, 128);
+    for (std::size_t n = 0; n < c.size(); ++n) { ASSERT_EQ(c[n], n / 300 < 256 && n % 300 < 128 ? 600 : -1) << n; }
+}
+
 TEST(Matmul, NanStaysInItsRowAndColumn) {
     Context context(1);
     Tensor a = random(DType::f32, {20, 30}, 1), b = random(DType::f32, {30, 40}, 2), c(DType::f32, {20, 40});
@@ -146,6 +274,17 @@ TEST(Matmul, NanStaysInItsRowAndColumn) {
     matmul(context, a, b, c);
     for (std::int64_t n = 0; n < c.elements(); ++n) {
         ASSERT_EQ(std::isfinite(get(c, n)), n / 40 != 7 && n % 40 != 38) << n;
+    }
+}
+
+TEST(Matmul, NanStaysInItsRowAndColumnOfALargeProduct) {
+    Context context(1);
+    Tensor a = random(DType::f32, {130, 80}, 1), b = random(DType::f32, {80, 140}, 2), c(DType::f32, {130, 140});
+    set(a, 7 * 80 + 4, std::nan(""));
+    set(b, 5 * 140 + 38, infinity);
+    matmul(context, a, b, c);
+    for (std::int64_t n = 0; n < c.elements(); ++n) {
+        ASSERT_EQ(std::isfinite(get(c, n)), n / 140 != 7 && n % 140 != 38) << n;
     }
 }
 
