@@ -11,6 +11,7 @@ namespace heed::cpu {
 namespace {
 
 #if defined(__x86_64__)
+// Which of these are needed depends on the instruction sets that are built.
 std::string lacks(bool has, const char* what) { return has ? std::string() : std::string("this CPU lacks ") + what; }
 
 /// Clang's __builtin_cpu_supports does not know "f16c".
@@ -19,16 +20,16 @@ bool has_f16c() {
     return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;
 }
 
-std::string without_avx2() {
+[[maybe_unused]] std::string without_avx2() {
     return lacks(__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c(),
                  "AVX2 with FMA and F16C");
 }
-std::string without_avx512() {
+[[maybe_unused]] std::string without_avx512() {
     return lacks(without_avx2().empty() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"),
                  "AVX-512 (F, BW, DQ, VL)");
 }
-std::string without_avx512bf16() {
+[[maybe_unused]] std::string without_avx512bf16() {
     const std::string reason = without_avx512();
     return reason.empty() ? lacks(__builtin_cpu_supports("avx512bf16"), "AVX-512 BF16") : reason;
 }
