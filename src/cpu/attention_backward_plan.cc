@@ -37,17 +37,6 @@ void add_to(const MutableView& view, std::int64_t offset, double more) {
     write_number(view.dtype(), view.data(), offset, read_number(view.dtype(), view.data(), offset) + more);
 }
 
-void clear_rows(const Tensor4& t, std::int64_t batch, std::int64_t heads, std::int64_t begin, std::int64_t end,
-                std::int64_t columns) {
-    for (std::int64_t h = 0; h < heads; ++h) {
-        for (std::int64_t row = begin; row < end; ++row) {
-            for (std::int64_t c = 0; c < columns; ++c) {
-                write_number(t.dtype, t.data, batch * t.b + h * t.h + row * t.row + c * t.column, 0);
-            }
-        }
-    }
-}
-
 }  // namespace
 
 BackwardSplit split_backward(const Call& c, const Sequence& s, std::int64_t bytes_per_key) {
@@ -167,9 +156,9 @@ void clear_gradient_rows(const Call& c) {
     if (!o.query_lengths && !o.key_lengths) { return; }
     for (std::int64_t b = 0; b < c.batch; ++b) {
         const Sequence s = sequence_of(c, b);
-        clear_rows(c.dq, s.batch, c.heads, s.query_begin + s.queries, s.query_begin + s.rows, c.head_size);
-        clear_rows(c.dk, s.batch, c.kv_heads, s.key_begin + s.keys, s.key_begin + s.key_rows, c.head_size);
-        clear_rows(c.dv, s.batch, c.kv_heads, s.key_begin + s.keys, s.key_begin + s.key_rows, c.value_size);
+        clear_rows_of_heads(c.dq, s.batch, c.heads, s.query_begin + s.queries, s.query_begin + s.rows, c.head_size);
+        clear_rows_of_heads(c.dk, s.batch, c.kv_heads, s.key_begin + s.keys, s.key_begin + s.key_rows, c.head_size);
+        clear_rows_of_heads(c.dv, s.batch, c.kv_heads, s.key_begin + s.keys, s.key_begin + s.key_rows, c.value_size);
     }
 }
 

@@ -3,6 +3,7 @@
 #include "cpu/attention.h"
 
 #include <algorithm>
+#include <cstring>
 #include <limits>
 #include <numbers>
 
@@ -40,25 +41,32 @@ std::size_t cache_bytes(int name, std::size_t otherwise) {
 }
 
 /// Output 0 and lse of nothing for rows that are past their length.
-void clear_rows(const Call& c, const Sequence& s) {
-    const AttentionProblem& p = *c.problem;
-    for (std::int64_t h = 0; h < c.heads; ++h) {
-        for (std::int64_t i = s.queries; i < s.rows; ++i) {
-            const std::int64_t t = s.query_begin + i;
-            for (std::int64_t e = 0; e < c.value_size; ++e) {
-                write_number(c.out.dtype, c.out.data,
-                             s.batch * c.out.b + h * c.out.h + t * c.out.row + e * c.out.column, 0);
-            }
-            if (p.lse) {
-                write_number(p.lse.dtype(), p.lse.data(),
-                             s.batch * p.lse.stride(0) + h * p.lse.stride(1) + t * p.lse.stride(2),
-                             -std::numeric_limits<double>::infinity());
-            }
+void clear_past_length(const Call& c, const Sequence& s) {
+    const MutableView& lse = c.problem->lse;
+    clear_rows_of_heads(c.out, s.batch, c.heads, s.query_begin + s.queries, s.query_begin + s.rows, c.value_size);
+    for (std::int64_t h = 0; lse && h < c.heads; ++h) {
+        for (std::int64_t t = s.query_begin + s.queries; t < s.query_begin + s.rows; ++t) {
+            write_number(lse.dtype(), lse.data(), s.batch * lse.stride(0) + h * lse.stride(1) + t * lse.stride(2),
+                         -std::numeric_limits<double>::infinity());
         }
     }
 }
 
 }  // namespace
+
+void clear_rows_of_heads(const Tensor4& t, std::int64_t batch, std::int64_t heads, std::int64_t begin, std::int64_t end,
+                         std::int64_t columns) {
+    for (std::int64_t h = 0; h < heads; ++h) {
+        for (std::int64_t row = begin; row < end; ++row) {
+            char* first = t.data + (batch * t.b + h * t.h + row * t.row) * t.element_size;
+            if (t.column == 1) {  // 0 is all bits 0 in every type
+                std::memset(first, 0, static_cast<std::size_t>(columns * t.element_size));
+                continue;
+            }
+            for (std::int64_t c = 0; c < columns; ++c) { write_number(t.dtype, first, c * t.column, 0); }
+        }
+    }
+}
 
 std::size_t level2_bytes() {
     static const std::size_t bytes = cache_bytes(_SC_LEVEL2_CACHE_SIZE, std::size_t{512} << 10);
@@ -246,7 +254,7 @@ void put_lse(const Call& c, const RowTile& tile, int row, double lse) {
 void clear_all_rows(const Call& c) {
     const AttentionProblem& p = *c.problem;
     if (!p.options.query_lengths) { return; }
-    for (std::int64_t b = 0; b < c.batch; ++b) { clear_rows(c, sequence_of(c, b)); }
+    for (std::int64_t b = 0; b < c.batch; ++b) { clear_past_length(c, sequence_of(c, b)); }
 }
 
 }  // namespace heed::cpu

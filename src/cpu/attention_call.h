@@ -136,6 +136,9 @@ double sink_of(const Call& call, std::int64_t head);
 void put_lse(const Call& call, const RowTile& tile, int row, double lse);
 /// Output 0 and lse of nothing for rows that are past their length.
 void clear_all_rows(const Call& call);
+/// Rows [begin, end) of the first `columns` columns = 0, in every head.
+void clear_rows_of_heads(const Tensor4& tensor, std::int64_t batch, std::int64_t heads, std::int64_t begin,
+                         std::int64_t end, std::int64_t columns);
 
 /// Bytes of the second-level cache of a core.
 std::size_t level2_bytes();

@@ -36,23 +36,21 @@ HEED_INLINE void few_row_group(const KeyBlock& block, std::int64_t j, std::int64
     constexpr int L = Isa::lanes;
     constexpr int group = L / R;
     using S = Simd<Isa, L>;
-    const float* k[group];
+    // One key after the other, each from end to end: the order in which the hardware fetches ahead.
+    F<L> sum[L];
     HEED_UNROLL
-    for (int n = 0; n < group; ++n) { k[n] = block.k + smaller<std::int64_t>(j + n, keys - 1) * block.k_stride; }
-    F<L> sum[L] = {};
-    for (int n = 0; n < group; ++n) { block.next_v.fetch(j + n, 0, block.next_v.lines); }
-    for (std::int64_t c = 0; c < q_stride; c += L) {
-        F<L> rows[R];
-        HEED_UNROLL
-        for (int r = 0; r < R; ++r) { rows[r] = S::load(q + r * q_stride + c); }
-        HEED_UNROLL
-        for (int n = 0; n < group; ++n) {
-            const F<L> key = S::load(k[n] + c);
+    for (int n = 0; n < group; ++n) {
+        const float* k = block.k + smaller<std::int64_t>(j + n, keys - 1) * block.k_stride;
+        F<L> part[R] = {};
+        for (std::int64_t c = 0; c < q_stride; c += L) {
+            const F<L> key = S::load(k + c);
             HEED_UNROLL
             for (int r = 0; r < R; ++r) {
-                sum[n * R + r] = Product::template add<Isa, L>(sum[n * R + r], key, rows[r]);
+                part[r] = Product::template add<Isa, L>(part[r], key, S::load(q + r * q_stride + c));
             }
         }
+        HEED_UNROLL
+        for (int r = 0; r < R; ++r) { sum[n * R + r] = part[r]; }
     }
     float result[L];
     S::store(result, sums_of<Isa, L>(sum));
@@ -89,35 +87,27 @@ void few_row_scores(const RowTile& tile, const KeyBlock& block, const float* q, 
     }
 }
 
-/// sums[r] = alpha[r] sums[r] + weights V for R rows, NV vectors of each row of V at a time.
+/// sums[r] += weights V for R rows and NV vectors over entries [begin, end) of V.
 template <class Isa, class Product, int R, int NV>
-HEED_INLINE void few_row_values(const KeyBlock& block, const float* weights, std::int64_t stride, const float* alpha,
-                                float* sums, std::int64_t value_stride, int first, int passes, int pass) {
+HEED_INLINE void few_row_values(const KeyBlock& block, const float* weights, std::int64_t stride, std::int64_t begin,
+                                std::int64_t end, float* sums, std::int64_t value_stride, int first) {
     constexpr int L = Isa::lanes;
-    constexpr int d = Product::depth_per_lane;
     using S = Simd<Isa, L>;
     F<L> sum[R][NV];
     HEED_UNROLL
     for (int r = 0; r < R; ++r) {
         HEED_UNROLL
-        for (int n = 0; n < NV; ++n) {
-            sum[r][n] = S::load(sums + r * value_stride + (first + n) * L) * S::all(alpha[r]);
-        }
+        for (int n = 0; n < NV; ++n) { sum[r][n] = S::load(sums + r * value_stride + (first + n) * L); }
     }
-    // This pass's share of the next block's keys.
-    const std::int64_t from = block.next_k.lines * pass / passes;
-    const std::int64_t to = block.next_k.lines * (pass + 1) / passes;
-    const std::int64_t depth = (block.count + d - 1) / d;
-    for (std::int64_t k = 0; k < depth; ++k) {
-        for (int n = 0; n < d; ++n) { block.next_k.fetch(k * d + n, from, to); }
-        F<L> row[NV];
+    for (std::int64_t k = begin; k < end; ++k) {
+        F<L> w[R];
         HEED_UNROLL
-        for (int n = 0; n < NV; ++n) { row[n] = S::load(block.v + k * block.v_stride + (first + n) * L); }
+        for (int r = 0; r < R; ++r) { w[r] = S::all(weights[k * stride + r]); }
         HEED_UNROLL
-        for (int r = 0; r < R; ++r) {
-            const F<L> w = S::all(weights[k * stride + r]);
+        for (int n = 0; n < NV; ++n) {
+            const F<L> row = S::load(block.v + k * block.v_stride + (first + n) * L);
             HEED_UNROLL
-            for (int n = 0; n < NV; ++n) { sum[r][n] = Product::template add<Isa, L>(sum[r][n], w, row[n]); }
+            for (int r = 0; r < R; ++r) { sum[r][n] = Product::template add<Isa, L>(sum[r][n], w[r], row); }
         }
     }
     HEED_UNROLL
@@ -127,28 +117,34 @@ HEED_INLINE void few_row_values(const KeyBlock& block, const float* weights, std
     }
 }
 
-/// The product with V for a tile of few rows, over all keys of the block (weights that are not seen are 0).
+/// sums = alpha sums + weights V for a tile of few rows, over all keys of the block (weights that are not seen are 0).
+/// A few rows of V at a time, each from end to end, stay in the first-level cache for all rows of the tile.
 template <class Isa, class Product>
 void few_row_product(const RowTile& tile, const KeyBlock& block, const float* weights, const float* alpha, float* sums,
                      std::int64_t value_stride) {
+    constexpr int d = Product::depth_per_lane;
+    constexpr int widest = Isa::registers >= 32 ? 8 : 4;
     const std::int64_t stride = tile.lanes * tile.vectors;
     const auto vectors = static_cast<int>(value_stride / Isa::lanes);
-    with_constant<few_rows>(tile.rows, [&]<int R>() {
-        constexpr int budget = Isa::registers >= 32 ? 24 : 12;
-        constexpr int NV = R * 4 <= budget ? 4 : R * 2 <= budget ? 2 : 1;
-        const int passes = (vectors + NV - 1) / NV;
-        int first = 0;
-        for (int pass = 0; pass < passes; ++pass, first += NV) {
-            if (first + NV <= vectors) {
-                few_row_values<Isa, Product, R, NV>(block, weights, stride, alpha, sums, value_stride, first, passes,
-                                                    pass);
-                continue;
-            }
-            for (int n = first; n < vectors; ++n) {
-                few_row_values<Isa, Product, R, 1>(block, weights, stride, alpha, sums, value_stride, n, passes, pass);
-            }
+    for (int r = 0; r < tile.rows; ++r) {
+        for (std::int64_t e = 0; e < value_stride; ++e) { sums[r * value_stride + e] *= alpha[r]; }
+    }
+    const std::int64_t depth = (block.count + d - 1) / d;
+    constexpr std::int64_t at_once = 16;
+    for (std::int64_t k = 0; k < depth; k += at_once) {
+        const std::int64_t end = smaller(depth, k + at_once);
+        for (int first = 0; first < vectors; first += widest) {
+            with_constant<widest>(smaller(widest, vectors - first), [&]<int NV>() {
+                constexpr int R = NV > widest / 2 ? 2 : 4;
+                for (int r = 0; r < tile.rows; r += R) {
+                    with_constant<R>(smaller(R, tile.rows - r), [&]<int Rows>() {
+                        few_row_values<Isa, Product, Rows, NV>(block, weights + r, stride, k, end,
+                                                               sums + r * value_stride, value_stride, first);
+                    });
+                }
+            });
         }
-    });
+    }
 }
 
 }  // namespace heed::cpu

@@ -173,6 +173,12 @@ private:
             fetch_dense(call, tile, block);
             if (tile.rows <= few_rows) {
                 few_row_scores<Isa, Product>(tile, block, q, z.key_stride, scores);
+                // Memory would rest while the softmax runs: ask for the first values.
+                if constexpr (Product::depth_per_lane == 1) {
+                    const Upcoming values{reinterpret_cast<const char*>(block.v), block.v_stride * 4, block.count,
+                                          z.value_stride / 16};
+                    for (std::int64_t r = 0; r < 32; ++r) { values.fetch(r, 0, values.lines); }
+                }
             } else {
                 raw_scores<Isa, Product, L>(tile, block, q, z.depth, scores);
             }
@@ -196,6 +202,10 @@ private:
             weights = scratch.pairs;
         }
         if (few) {
+            for (std::int64_t r = 0; r < 32; ++r) { block.next_k.fetch(r, 0, block.next_k.lines); }
+            if constexpr (Product::depth_per_lane == 2) {
+                for (std::int64_t r = 0; r < 32; ++r) { block.next_v.fetch(r, 0, block.next_v.lines); }
+            }
             few_row_product<Isa, Product>(tile, block, weights, scratch.alpha, sums, z.value_stride);
             return;
         }
