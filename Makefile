@@ -34,7 +34,7 @@ demo: ## install what is missing, build, take the tour (a minute or two)
 	$(call say,Tour)
 	@tools/tour build/release
 
-test: ## install what is missing, build, run every test, also under sanitizers (below 10 minutes)
+test: ## install what is missing, build, run every test, also under sanitizers (about 10 minutes on 2 cores)
 	$(call say,1/5 Packages: what is missing from the build and test list)
 	@tools/bootstrap build test
 	$(call say,2/5 Release build$(comma) warnings are errors)
