@@ -6,7 +6,7 @@ find_package(nlohmann_json 3.9 REQUIRED)
 target_link_libraries(heed PRIVATE $<BUILD_INTERFACE:nlohmann_json::nlohmann_json>)
 
 # Matrix products. Debian's oneDNN runs on GCC's OpenMP, and src/ops/matmul_onednn.cc tells that how many threads to use.
-find_package(dnnl CONFIG QUIET)
+include(${PROJECT_SOURCE_DIR}/cmake/onednn.cmake)
 find_package(OpenMP QUIET COMPONENTS CXX)
 if(TARGET DNNL::dnnl AND OpenMP_CXX_LIB_NAMES MATCHES "gomp")
   target_sources(heed PRIVATE src/ops/matmul_onednn.cc)

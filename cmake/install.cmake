@@ -23,6 +23,7 @@ configure_package_config_file(${PROJECT_SOURCE_DIR}/cmake/heed-config.cmake.in
 # Before 1.0 the minor version promises compatibility.
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/heed-config-version.cmake COMPATIBILITY SameMinorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/heed-config.cmake ${PROJECT_BINARY_DIR}/heed-config-version.cmake
+  ${PROJECT_SOURCE_DIR}/cmake/onednn.cmake
   DESTINATION ${heed_package_dir})
 
 # Paths relative to heed.pc itself: the installed tree may be moved.
