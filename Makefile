@@ -25,7 +25,7 @@ help: ## this list
 	@printf 'heed: an attention engine in C++20.\n\n'
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 16
 
-demo: ## install what is missing, build, take the tour (a minute or two)
+demo: ## install what is missing, build, take the tour (two to three minutes on 2 cores)
 	$(call say,Packages: what is missing from the build's list)
 	@tools/bootstrap build
 	$(call say,Build: the library$(comma) the command line and the examples into build/release)
