@@ -3,6 +3,7 @@
 #include <heed/random.h>
 
 #include "base/dispatch.h"
+#include "base/kv_pages.h"
 
 namespace heed {
 
@@ -27,6 +28,8 @@ struct AttentionProblem {
     AttentionOptions options;
 
     View q, k, v;
+    /// Where given, keys and values are read from here: k and v are absent, the entries are packed.
+    const KvPages* pages = nullptr;
     MutableView out, lse;  // forward
 
     View forward_out, forward_lse, dout, dlse;  // backward
