@@ -34,6 +34,18 @@ struct KeyBlock {
     std::int32_t least = 0, most = 0;
     int values_finite = -1;       ///< -1: not yet looked
     Upcoming next_k{}, next_v{};  ///< the block after this one, as it lies in memory
+
+    /// Keys [from, to) of it, even numbers or the end.
+    template <class Product>
+    HEED_INLINE KeyBlock part(std::int64_t from, std::int64_t to) const {
+        KeyBlock keys = *this;
+        keys.begin += from;
+        keys.count = to - from;
+        keys.k += from * k_stride;
+        keys.v += from / Product::depth_per_lane * v_stride;
+        keys.positions += from;
+        return keys;
+    }
 };
 
 /// Scratch for scores of a tile: one of these a worker.
@@ -158,7 +170,11 @@ bool dense_add(const Call& call, const RowTile& tile, const Keys& keys, const Ke
                 }
             }
         }
-        if (use_pattern) { pattern_row(call, tile, keys, r, block.begin, block.count, block.positions, row); }
+        if (use_pattern) {
+            std::uint8_t allowed[most_tile_keys];
+            pattern_row(call, tile, keys, r, block.begin, block.count, block.positions, allowed);
+            for (std::int64_t n = 0; n < block.count; ++n) { row[n] = allowed[n] != 0 ? row[n] : negative_infinity; }
+        }
     }
     transpose_rows<Isa, L>([&](std::int64_t r) { return scratch.rows + r * pitch; }, tile.rows, block.count,
                            scratch.add, stride);
