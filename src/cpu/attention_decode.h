@@ -14,7 +14,7 @@ class Decode {
     static constexpr int L = Isa::lanes;
     using S = Simd<Isa, L>;
     /// Keys whose positions, mask and bias are looked up together.
-    static constexpr std::int64_t block_keys = 64;
+    static constexpr std::int64_t block_keys = pattern_keys;
 
 public:
     static constexpr int most = 8;  ///< rows
@@ -214,15 +214,15 @@ private:
         for (std::int64_t n = count; n < block_keys; ++n) { block.positions[n] = least; }
         block.mask = false;
         for (int r = 0; r < tile.rows; ++r) { block.mask = block.mask || least < tile.low[r] || last > tile.high[r]; }
-        const Cover cover = call.pattern ? pattern_cover(call, tile, stream.keys, least, last) : Cover::all;
-        if (cover == Cover::none) { return false; }
-        const bool pattern = cover == Cover::some;
+        PatternRun seen;
+        if (call.pattern && pattern_runs(call, stream.s, stream.keys, tile, begin, count, &seen) == 0) { return false; }
+        const bool pattern = call.pattern && seen.cover == Cover::some;
         block.dense = call.bias.data != nullptr || call.allow.data != nullptr || pattern;
         if (!block.dense) { return true; }
         for (int r = 0; r < tile.rows; ++r) {
             float* row = stream.scratch.add + r * block_keys;
             dense_row<Isa>(call, tile, r, begin, count, row);
-            if (pattern) { pattern_row(call, tile, stream.keys, r, begin, count, block.positions, row); }
+            if (pattern) { hide_by_pattern(call, tile, stream.keys, r, begin, count, block.positions, row); }
             for (std::int64_t n = count; n < block_keys; ++n) { row[n] = 0; }
         }
         return true;
