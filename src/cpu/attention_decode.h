@@ -280,11 +280,11 @@ private:
         columns.template operator()<1>();
     }
 
-    /// Asks for what lies eight rows on; nearer or further is slower.
+    /// Asks for what lies eight rows of floats on; nearer or further is slower.
     template <class Rows>
     static HEED_INLINE void fetch(const char* row, std::int64_t step, std::int64_t c) {
         const std::int64_t at = c * Rows::bytes;
-        if (at % 64 == 0) { __builtin_prefetch(row + 8 * step + at, 0, 2); }
+        if (at % 64 == 0) { __builtin_prefetch(row + Rows::ahead * step + at, 0, 2); }
     }
 
     /// Steps 1 to 5 of row r for the group that begins at key `at` of the block. True where something is hidden.
