@@ -1,0 +1,39 @@
+#pragma once
+#include <heed/context.h>
+#include <nanobind/nanobind.h>
+
+#include <memory>
+
+namespace heed::python {
+
+namespace nb = nanobind;
+
+/// A Context that survives fork(): the child has the memory but not the threads, so it makes its own on first use.
+class SharedContext {
+public:
+    explicit SharedContext(int threads) : asked_(threads) { renew(); }
+    ~SharedContext();
+    SharedContext(const SharedContext&) = delete;
+    SharedContext& operator=(const SharedContext&) = delete;
+
+    Context& get();
+
+private:
+    void renew();
+
+    int asked_;
+    int generation_ = 0;
+    std::unique_ptr<Context> context_;
+};
+
+/// The one that the caller gave, otherwise the process's own with a thread for each core.
+Context& choose_context(const char* function, nb::handle given);
+
+/// Lets other Python threads run meanwhile.
+template <class Function>
+void without_gil(Function&& function) {
+    const nb::gil_scoped_release released;
+    function();
+}
+
+}  // namespace heed::python
