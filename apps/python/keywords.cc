@@ -16,15 +16,6 @@ constexpr std::string_view names[] = {
 
 std::string python_repr(nb::handle value) { return nb::cast<std::string>(nb::repr(value)); }
 
-Window to_window(const char* function, nb::handle value) {
-    if ((PyTuple_Check(value.ptr()) == 0 && PyList_Check(value.ptr()) == 0) || nb::len(value) != 2) {
-        refuse(function, "window", "(left, right), -1 for unlimited", python_repr(value));
-    }
-    const nb::sequence sides = nb::borrow<nb::sequence>(value);
-    return {.left = to_integer(function, "window", nb::object(sides[0])),
-            .right = to_integer(function, "window", nb::object(sides[1]))};
-}
-
 Pattern to_pattern(const char* function, nb::handle value) {
     Pattern* pattern = nullptr;
     if (nb::try_cast<Pattern*>(value, pattern) && pattern != nullptr) { return *pattern; }
@@ -33,6 +24,15 @@ Pattern to_pattern(const char* function, nb::handle value) {
 }
 
 }  // namespace
+
+Window to_window(const char* function, const char* argument, nb::handle value) {
+    if ((PyTuple_Check(value.ptr()) == 0 && PyList_Check(value.ptr()) == 0) || nb::len(value) != 2) {
+        refuse(function, argument, "(left, right), -1 for unlimited", python_repr(value));
+    }
+    const nb::sequence sides = nb::borrow<nb::sequence>(value);
+    return {.left = to_integer(function, argument, nb::object(sides[0])),
+            .right = to_integer(function, argument, nb::object(sides[1]))};
+}
 
 bool to_bool(const char* function, std::string_view argument, nb::handle value) {
     if (value.is(nb::handle(Py_True))) { return true; }
@@ -107,7 +107,7 @@ bool AttentionKeywords::set(std::string_view name, nb::handle value) {
     if (name == "causal") {
         options.causal = to_bool(f, name, value);
     } else if (name == "window") {
-        options.window = to_window(f, value);
+        options.window = to_window(f, "window", value);
     } else if (name == "scale") {
         options.scale = to_double(f, name, value);
     } else if (name == "softcap") {

@@ -15,6 +15,7 @@
 
 namespace heed::python {
 
+Window to_window(const char* function, const char* argument, nb::handle value);
 bool to_bool(const char* function, std::string_view argument, nb::handle value);
 double to_double(const char* function, std::string_view argument, nb::handle value);
 std::int64_t to_integer(const char* function, std::string_view argument, nb::handle value);

@@ -4,3 +4,5 @@
 """
 from ._torch_attention import attend as attend
 from ._torch_attention import scaled_dot_product_attention as scaled_dot_product_attention
+from ._transformers import register_transformers as register_transformers
+from ._transformers import transformers_attention as transformers_attention
