@@ -173,7 +173,8 @@ True)doc");
     m.def("model_from_config", &model_from_config, arg("json"),
           R"doc(The shape that the text of a Hugging Face config.json describes.
 
->>> heed.model_from_config('{"model_type": "gpt2", "n_embd": 8, "n_layer": 1, "n_head": 2, "vocab_size": 9}').heads
+>>> sizes = '"n_embd": 8, "n_layer": 1, "n_head": 2, "vocab_size": 9, "n_positions": 5'
+>>> heed.model_from_config('{"model_type": "gpt2", ' + sizes + '}').heads
 2)doc");
     m.def("attention_kind", [](const ModelShape& model) { return word(attention_kind(model), attention_kinds); },
           arg("model"), nb::sig("def attention_kind(model: ModelShape) -> Literal['mha', 'gqa', 'mqa', 'mla']"),
