@@ -12,12 +12,14 @@ namespace heed::python {
 namespace {
 
 std::string name_of_type(nb::handle object) {
-    return nb::cast<std::string>(nb::borrow<nb::str>(nb::object(object.type().attr("__name__"))));
+    return nb::cast<std::string>(nb::object(object.type().attr("__name__")));
 }
 
 /// What `got` says where a type of element has no counterpart in heed.
 std::string dtype_text(nb::handle object) {
-    return nb::hasattr(object, "dtype") ? nb::cast<std::string>(nb::str(object.attr("dtype"))) : name_of_type(object);
+    if (!nb::hasattr(object, "dtype")) { return name_of_type(object); }
+    const nb::object dtype = object.attr("dtype");
+    return nb::cast<std::string>(nb::str(nb::handle(dtype)));
 }
 
 constexpr const char* known_types = "elements of a type that heed knows (f32, bf16, f16, f64, integers, bool)";

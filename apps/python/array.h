@@ -3,6 +3,7 @@
 
 #include <heed/view.h>
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
 
 #include <cstdint>
 #include <memory>
