@@ -84,7 +84,7 @@ CacheConfig checked(CacheConfig c) {
 
 std::uint64_t bit(std::int64_t page) { return std::uint64_t{1} << (page % 64); }
 
-DType infini_type(CacheStorage storage) {
+DType type_of(CacheStorage storage) {
     return storage == CacheStorage::bf16 ? DType::bf16 : storage == CacheStorage::f16 ? DType::f16 : DType::f32;
 }
 
@@ -99,7 +99,7 @@ Count unit_bytes(const CacheConfig& c) {
         case CacheKind::linear: return Count(4) * c.states * c.features * (e + (c.normalise ? 1 : 0));
         case CacheKind::infini: {
             const Count pending = Count(c.segment) * (d * (c.memory_keys ? 2 : 1) + e) *
-                                  static_cast<std::int64_t>(size_of(infini_type(c.storage)));
+                                  static_cast<std::int64_t>(size_of(type_of(c.storage)));
             return g * (Count(4) * d * (e + 1) + pending);
         }
     }
@@ -185,7 +185,7 @@ CachePool::State::State(const CacheConfig& given) : config(checked(given)) {
         }
     }
     if (c.kind == CacheKind::infini) {
-        const DType dtype = infini_type(c.storage);
+        const DType dtype = type_of(c.storage);
         const Shape keys{1, c.kv_heads, c.segment, c.head_size};
         memories.resize(static_cast<std::size_t>(c.pages * c.layers));
         for (InfiniMemory& m : memories) {
@@ -258,6 +258,8 @@ std::int64_t CachePool::State::free_pages() const {
     const std::lock_guard lock(mutex_);
     return free_count_;
 }
+
+DType CachePool::State::infini_type() const { return type_of(config.storage); }
 
 CachePool::CachePool(const CacheConfig& config) : state_(std::make_shared<State>(config)) {}
 const CacheConfig& CachePool::config() const { return state_->config; }

@@ -60,6 +60,7 @@ struct CachePool::State {
     char* v_row(std::int64_t layer, std::int64_t g, std::int32_t page, std::int64_t row) const;
     float* v_scales(std::int64_t layer, std::int64_t g, std::int32_t page, std::int64_t row) const;
     InfiniMemory& memory(std::int32_t page, std::int64_t layer);
+    DType infini_type() const;
 
     /// Numbers at the end of a key that are not rotated come first in MLA: where rotation begins.
     std::int64_t rotated_from() const { return config.kind == CacheKind::latent ? config.value_size : 0; }
