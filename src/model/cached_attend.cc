@@ -2,6 +2,7 @@
 #include "base/overlap.h"
 #include "model/cached_step.h"
 #include "ops/attention_checks.h"
+#include "ops/attention_kernels.h"
 #include "ops/cached_attention.h"
 
 #include <algorithm>
@@ -269,6 +270,7 @@ void attend_step(Context& context, CachedStep& step, const View& q, const View& 
             }
         }
     }
+    choose_attention_kernel(step.function, problem);  // complains now rather than with the tokens in
     if (!step.appends) {
         attend_caches(context, step, problem);
         return;

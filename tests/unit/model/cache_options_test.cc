@@ -81,7 +81,8 @@ TEST(CacheOptions, AlsoWhereTokensWereDropped) {
     Context context(2);
     const Tokens tokens(24);
     // Gaps at the start, inside a page, over whole pages.
-    const std::vector<std::pair<std::int64_t, std::int64_t>> drops[] = {{{0, 1}}, {{5, 7}}, {{4, 12}}, {{2, 13}, {0, 1}}};
+    const std::vector<std::pair<std::int64_t, std::int64_t>> drops[] = {
+        {{0, 1}}, {{5, 7}}, {{4, 12}}, {{2, 13}, {0, 1}}};
     for (const auto& list : drops) {
         std::vector<std::int64_t> kept;
         for (std::int64_t t = 0; t < 20; ++t) { kept.push_back(t); }
@@ -152,7 +153,8 @@ TEST(CacheOptions, EntriesOfABatchHaveTheirOwnRows) {
         cached_attend(context, {.caches = {&forks[0], &forks[1], &forks[2]}}, q, k, v, got.out, options, got.lse);
         // The definition: all of it packed, with positions.
         const Left left = left_of(tokens[1], {0, 1, 5, 6, 7, 8, 9, 10, 11});
-        const Tensor all_k = joined({tokens[0].k, left.k, tokens[2].k}), all_v = joined({tokens[0].v, left.v, tokens[2].v});
+        const Tensor all_k = joined({tokens[0].k, left.k, tokens[2].k}),
+                     all_v = joined({tokens[0].v, left.v, tokens[2].v});
         std::vector<std::int64_t> key_positions;
         for (std::int64_t t = 0; t < 12; ++t) { key_positions.push_back(t); }
         key_positions.insert(key_positions.end(), left.positions.begin(), left.positions.end());

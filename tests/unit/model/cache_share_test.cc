@@ -63,9 +63,9 @@ TEST(CacheShare, OptionsThatDependOnTheEntryAreNotShared) {
     const Family family(context);
     const Tokens tokens(6, 50);
     const Tensor bias = random(DType::f32, {6, 1, 1, 40}, 3), slopes = random(DType::f32, {6, heads}, 4);
-    for (const AttentionOptions& options :
-         {AttentionOptions{.bias = bias}, AttentionOptions{.alibi_slopes = slopes},
-          AttentionOptions{.pattern = patterns::parse("causal & window(9, 0)")}, AttentionOptions{.dropout = {.p = 0.2}}}) {
+    for (const AttentionOptions& options : {AttentionOptions{.bias = bias}, AttentionOptions{.alibi_slopes = slopes},
+                                            AttentionOptions{.pattern = patterns::parse("causal & window(9, 0)")},
+                                            AttentionOptions{.dropout = {.p = 0.2}}}) {
         Answer results[2] = {Answer(6), Answer(6)};
         for (const SharedPrefix share : {SharedPrefix::never, SharedPrefix::always}) {
             std::vector<Cache> memory;
