@@ -135,8 +135,7 @@ void Array::take_exchange(nb::handle object, const DlExchange& exchange) {
 void Array::take_capsule(nb::handle object) {
     const nb::object capsule = dlpack_capsule(object);
     if (PyCapsule_IsValid(capsule.ptr(), "dltensor_versioned") != 0) {
-        versioned_.reset(
-            static_cast<DlManagedVersioned*>(PyCapsule_GetPointer(capsule.ptr(), "dltensor_versioned")));
+        versioned_.reset(static_cast<DlManagedVersioned*>(PyCapsule_GetPointer(capsule.ptr(), "dltensor_versioned")));
         PyCapsule_SetName(capsule.ptr(), "used_dltensor_versioned");
         if (access_ == Access::write && (versioned_->flags & dl::read_only) != 0) {
             refuse("an array that may be written", "a read-only one");

@@ -34,9 +34,9 @@ nb::object attend_backward_(nb::handle q, nb::handle k, nb::handle v, nb::handle
                             const nb::kwargs& keywords) {
     constexpr const char* f = "attend_backward";
     nb::handle dlse = nb::none(), dq, dk, dv, dbias, dsinks, dalibi_slopes, context;
-    const Own own[] = {{"dlse", &dlse},     {"dq", &dq},           {"dk", &dk},
-                       {"dv", &dv},         {"dbias", &dbias},     {"dsinks", &dsinks},
-                       {"context", &context}, {"dalibi_slopes", &dalibi_slopes}};
+    const Own own[] = {
+        {"dlse", &dlse},   {"dq", &dq},         {"dk", &dk},           {"dv", &dv},
+        {"dbias", &dbias}, {"dsinks", &dsinks}, {"context", &context}, {"dalibi_slopes", &dalibi_slopes}};
     AttentionKeywords attention(f);
     read_keywords(f, keywords, own, &attention);
     const Array queries(f, "q", q);
@@ -134,8 +134,8 @@ array([[1.    , 0.    , 1.    , 0.    ],
     m.def("attend", attend_, nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::arg("keywords"),
           nb::sig("def attend(q: Array, k: ArrayLike, v: ArrayLike, *, lse: Literal[True] | ArrayLike, "
                   "out: Array | None = None, " HEED_CONTEXT ", " HEED_ATTENTION_OPTIONS ") -> tuple[Array, Array]"));
-    m.def("attend_backward", attend_backward_, nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::arg("out"),
-          nb::arg("lse"), nb::arg("dout"), nb::arg("keywords"),
+    m.def("attend_backward", attend_backward_, nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::arg("out"), nb::arg("lse"),
+          nb::arg("dout"), nb::arg("keywords"),
           nb::sig("def attend_backward(q: Array, k: ArrayLike, v: ArrayLike, out: ArrayLike, lse: ArrayLike, "
                   "dout: ArrayLike, *, dlse: ArrayLike | None = None, dq: Array | None = None, "
                   "dk: Array | None = None, dv: Array | None = None, dbias: bool | Array = False, "
@@ -166,8 +166,8 @@ array([1., 1., 1., 1.], dtype=float32))doc");
     m.def("explain", explain_, nb::arg("batch"), nb::arg("heads"), nb::arg("queries"), nb::arg("keys"),
           nb::arg("keywords"),
           nb::sig("def explain(batch: int, heads: int, queries: int, keys: int, *, kv_heads: int = ..., "
-                  "head_size: int = 64, value_size: int = ..., dtype: Literal['f32', 'bf16', 'f16', 'f64'] = 'f32', "
-                  HEED_ATTENTION_OPTIONS ") -> Explanation"),
+                  "head_size: int = 64, value_size: int = ..., dtype: Literal['f32', 'bf16', 'f16', 'f64'] = "
+                  "'f32', " HEED_ATTENTION_OPTIONS ") -> Explanation"),
           R"doc(Which kernel a call of these sizes would run, and of each other one why not.
 
 >>> heed.explain(1, 8, 128, 128, dtype="f64").kernel

@@ -2,6 +2,9 @@
 
 #include <pthread.h>
 
+#include <algorithm>
+#include <array>
+#include <cstdint>
 #include <string>
 
 #include <heed/error.h>
@@ -41,6 +44,18 @@ void SharedContext::renew() {
     context_ = std::make_unique<Context>(asked_);
 }
 
+Guard::Guard(std::span<const void* const> objects) {
+    // A few mutexes for all objects: in the order of their addresses, each once, so that nobody waits in a circle.
+    static auto& mutexes = *new std::array<std::recursive_mutex, 64>;
+    std::vector<std::recursive_mutex*> needed;
+    for (const void* object : objects) {
+        needed.push_back(&mutexes[reinterpret_cast<std::uintptr_t>(object) / 64 % mutexes.size()]);
+    }
+    std::sort(needed.begin(), needed.end());
+    needed.erase(std::unique(needed.begin(), needed.end()), needed.end());
+    for (std::recursive_mutex* mutex : needed) { locks_.emplace_back(*mutex); }
+}
+
 Context& choose_context(const char* function, nb::handle given) {
     if (!given || given.is_none()) {
         // Never destroyed: at exit a daemon thread may still be inside a call.
@@ -55,13 +70,14 @@ Context& choose_context(const char* function, nb::handle given) {
 }
 
 void bind_context(nb::module_& m) {
-    nb::class_<SharedContext>(m, "Context",
-                              "Where a call runs: a team of threads and their scratch memory, kept between calls.\n\n"
-                              "Without one, calls share a context with a thread for each core. Calls on one context\n"
-                              "wait for each other; give each Python thread its own to run side by side. Results never\n"
-                              "depend on the number of threads.\n\n"
-                              ">>> heed.Context(threads=1).threads\n"
-                              "1")
+    nb::class_<SharedContext>(
+        m, "Context",
+        "Where a call runs: a team of threads and their scratch memory, kept between calls.\n\n"
+        "Without one, calls share a context with a thread for each core. Calls on one context\n"
+        "wait for each other; give each Python thread its own to run side by side. Results never\n"
+        "depend on the number of threads.\n\n"
+        ">>> heed.Context(threads=1).threads\n"
+        "1")
         .def(
             "__init__",
             [](SharedContext* self, int threads) {
@@ -73,15 +89,18 @@ void bind_context(nb::module_& m) {
         .def_prop_ro(
             "threads", [](SharedContext& self) { return self.get().threads(); }, "Threads, the caller's included.")
         .def_prop_ro(
-            "workspace_bytes", [](SharedContext& self) { return self.get().workspace_bytes(); },
+            "workspace_bytes",
+            [](SharedContext& self) {
+                std::size_t bytes = 0;
+                without_gil([&] { bytes = self.get().workspace_bytes(); });
+                return bytes;
+            },
             "Scratch memory held now, all threads together.")
         .def(
-            "release_workspace",
-            [](SharedContext& self) { without_gil([&] { self.get().release_workspace(); }); },
+            "release_workspace", [](SharedContext& self) { without_gil([&] { self.get().release_workspace(); }); },
             "Gives the scratch memory back.")
-        .def("__repr__", [](SharedContext& self) {
-            return "heed.Context(threads=" + std::to_string(self.get().threads()) + ")";
-        });
+        .def("__repr__",
+             [](SharedContext& self) { return "heed.Context(threads=" + std::to_string(self.get().threads()) + ")"; });
 }
 
 }  // namespace heed::python

@@ -2,7 +2,11 @@
 #include <heed/context.h>
 #include <nanobind/nanobind.h>
 
+#include <initializer_list>
 #include <memory>
+#include <mutex>
+#include <span>
+#include <vector>
 
 namespace heed::python {
 
@@ -35,5 +39,16 @@ void without_gil(Function&& function) {
     const nb::gil_scoped_release released;
     function();
 }
+
+/// Keeps other Python threads off these objects (caches, memories), which the library lets one thread at a time use.
+/// Only without the GIL: whoever holds an object may be waiting for it.
+class Guard {
+public:
+    explicit Guard(std::span<const void* const> objects);
+    explicit Guard(std::initializer_list<const void*> objects) : Guard(std::span(objects.begin(), objects.size())) {}
+
+private:
+    std::vector<std::unique_lock<std::recursive_mutex>> locks_;
+};
 
 }  // namespace heed::python

@@ -4,56 +4,13 @@
 
 #include "array.h"
 #include "context.h"
-#include "keywords.h"
+#include "infini_keywords.h"
 #include "module.h"
 #include "signatures.h"
-
-#define HEED_INFINI_OPTIONS                                                                                      \
-    "segment: int = 2048, update: Literal['linear', 'delta'] = 'linear', "                                       \
-    "first_segment: Literal['local_only', 'gated'] = 'local_only', epsilon: float = 1e-10, "                     \
-    "memory_q: ArrayLike | None = None, memory_k: ArrayLike | None = None, scale: float | None = None, "         \
-    "softcap: float = 0.0, sinks: ArrayLike | None = None, alibi_slopes: ArrayLike | None = None, "              \
-    "window: tuple[int, int] = (-1, -1), kernel: str = ''"
 
 namespace heed::python {
 
 namespace {
-
-/// The options from keywords, and what keeps their arrays.
-struct InfiniKeywords {
-    explicit InfiniKeywords(const char* name) : function(name), local(name) {}
-
-    const char* function;
-    AttentionKeywords local;
-    nb::handle segment, update, first_segment, epsilon, memory_q = Py_None, memory_k = Py_None, context;
-    Array queries, keys;
-    InfiniOptions options{};
-
-    void read(const nb::kwargs& keywords, std::initializer_list<Own> own) {
-        std::vector<Own> all = {{"segment", &segment},   {"update", &update},     {"first_segment", &first_segment},
-                                {"epsilon", &epsilon},   {"memory_q", &memory_q}, {"memory_k", &memory_k},
-                                {"context", &context}};
-        all.insert(all.end(), own.begin(), own.end());
-        const char* f = function;
-        read_keywords(f, keywords, all, &local);
-        options.local = local.options;
-        if (segment) { options.segment = to_integer(f, "segment", segment); }
-        if (update) {
-            options.update = choose<MemoryUpdate>(f, "update", update,
-                                                  {{"linear", MemoryUpdate::linear}, {"delta", MemoryUpdate::delta}});
-        }
-        if (first_segment) {
-            options.first_segment =
-                choose<FirstSegment>(f, "first_segment", first_segment,
-                                     {{"local_only", FirstSegment::local_only}, {"gated", FirstSegment::gated}});
-        }
-        if (epsilon) { options.epsilon = to_double(f, "epsilon", epsilon); }
-        queries = Array(f, "memory_q", memory_q);
-        keys = Array(f, "memory_k", memory_k);
-        options.memory_q = queries;
-        options.memory_k = keys;
-    }
-};
 
 nb::object infini_attend_(nb::handle q, nb::handle k, nb::handle v, nb::handle gates, InfiniMemory& memory,
                           const nb::kwargs& keywords) {
@@ -68,7 +25,10 @@ nb::object infini_attend_(nb::handle q, nb::handle k, nb::handle v, nb::handle g
     const Result result = make_result(f, "out", out, q, queries.dtype(),
                                       {queries.extent(0), queries.extent(1), queries.extent(2), values.extent(3)});
     Context& team = choose_context(f, own.context);
-    without_gil([&] { infini_attend(team, queries, keys, values, gate, result.view(), memory, own.options); });
+    without_gil([&] {
+        const Guard alone({&memory});
+        infini_attend(team, queries, keys, values, gate, result.view(), memory, own.options);
+    });
     return result.object;
 }
 
@@ -115,6 +75,7 @@ nb::object infini_attend_backward_(nb::handle q, nb::handle k, nb::handle v, nb:
                                     rgates.view(), rsinks.view(), rslopes.view(), rm.view(),  rz.view()};
     Context& team = choose_context(f, own.context);
     without_gil([&] {
+        const Guard alone({&before});
         infini_attend_backward(team, queries, keys, values, gate, upstream, gradients, before, own.options,
                                {upstream_m, upstream_z});
     });
@@ -129,9 +90,30 @@ Tensor to_tensor(const char* argument, nb::handle object) {
 
 nb::object to_array(const Tensor& tensor) { return tensor ? copy_out(tensor, nb::none()) : nb::none(); }
 
+InfiniMemory clone(const InfiniMemory& self) {
+    InfiniMemory copy;
+    without_gil([&] {
+        const Guard alone({&self});
+        copy = self.clone();
+    });
+    return copy;
+}
+
 nb::tuple get_state(const InfiniMemory& self) {
-    return nb::make_tuple(to_array(self.m), to_array(self.z), self.segments, self.pending, to_array(self.k),
-                          to_array(self.memory_k), to_array(self.v));
+    const InfiniMemory now = clone(self);
+    return nb::make_tuple(to_array(now.m), to_array(now.z), now.segments, now.pending, to_array(now.k),
+                          to_array(now.memory_k), to_array(now.v));
+}
+
+/// One part of it, as another thread may be moving it on.
+template <Tensor InfiniMemory::*Part>
+nb::object part(const InfiniMemory& self) {
+    Tensor copy;
+    without_gil([&] {
+        const Guard alone({&self});
+        if (self.*Part) { copy = (self.*Part).clone(); }
+    });
+    return to_array(copy);
 }
 
 }  // namespace
@@ -157,40 +139,38 @@ and copied. InfiniMemory(m, z, segments) starts from a memory M [B,G,D,E], z [B,
             nb::arg("m") = nb::none(), nb::arg("z") = nb::none(), nb::arg("segments") = 0,
             nb::sig("def __init__(self, m: ArrayLike | None = None, z: ArrayLike | None = None, segments: int = 0) "
                     "-> None"))
-        .def_prop_ro("m", [](const InfiniMemory& self) { return to_array(self.m); }, nb::sig("def m(self) -> Any"),
+        .def_prop_ro("m", part<&InfiniMemory::m>, nb::sig("def m(self) -> Any"),
                      "M [B,G,D,E], a copy; None while empty.")
-        .def_prop_ro("z", [](const InfiniMemory& self) { return to_array(self.z); }, nb::sig("def z(self) -> Any"),
-                     "z [B,G,D], a copy; None while empty.")
-        .def_prop_ro("k", [](const InfiniMemory& self) { return to_array(self.k); }, nb::sig("def k(self) -> Any"),
+        .def_prop_ro("z", part<&InfiniMemory::z>, nb::sig("def z(self) -> Any"), "z [B,G,D], a copy; None while empty.")
+        .def_prop_ro("k", part<&InfiniMemory::k>, nb::sig("def k(self) -> Any"),
                      "Keys of the pending tokens [B,G,N,D], in the first rows.")
-        .def_prop_ro("memory_k", [](const InfiniMemory& self) { return to_array(self.memory_k); },
-                     nb::sig("def memory_k(self) -> Any"), "Likewise, where memory_k is given.")
-        .def_prop_ro("v", [](const InfiniMemory& self) { return to_array(self.v); }, nb::sig("def v(self) -> Any"),
+        .def_prop_ro("memory_k", part<&InfiniMemory::memory_k>, nb::sig("def memory_k(self) -> Any"),
+                     "Likewise, where memory_k is given.")
+        .def_prop_ro("v", part<&InfiniMemory::v>, nb::sig("def v(self) -> Any"),
                      "Values of the pending tokens [B,G,N,E].")
         .def_ro("segments", &InfiniMemory::segments, "Folded into M and z.")
         .def_ro("pending", &InfiniMemory::pending, "Tokens of the segment that is not complete.")
         .def_prop_ro("bytes", &InfiniMemory::bytes, "Memory it takes, whatever the length so far.")
-        .def("clone", &InfiniMemory::clone, "A copy.")
-        .def("__copy__", &InfiniMemory::clone)
-        .def("__deepcopy__", [](const InfiniMemory& self, nb::handle) { return self.clone(); }, nb::arg("memo"),
-             nb::sig("def __deepcopy__(self, memo: Any) -> InfiniMemory"))
+        .def("clone", clone, "A copy.")
+        .def("__copy__", clone)
+        .def(
+            "__deepcopy__", [](const InfiniMemory& self, nb::handle) { return clone(self); }, nb::arg("memo"),
+            nb::sig("def __deepcopy__(self, memo: Any) -> InfiniMemory"))
         .def("__getstate__", get_state, nb::sig("def __getstate__(self) -> tuple[Any, ...]"))
         .def(
             "__setstate__",
             [](InfiniMemory& self, const nb::tuple& state) {
-                new (&self) InfiniMemory{to_tensor("m", nb::object(state[0])),
-                                         to_tensor("z", nb::object(state[1])),
-                                         nb::cast<std::int64_t>(nb::object(state[2])),
-                                         nb::cast<std::int64_t>(nb::object(state[3])),
-                                         to_tensor("k", nb::object(state[4])),
-                                         to_tensor("memory_k", nb::object(state[5])),
-                                         to_tensor("v", nb::object(state[6]))};
+                new (&self) InfiniMemory{
+                    to_tensor("m", nb::object(state[0])),         to_tensor("z", nb::object(state[1])),
+                    nb::cast<std::int64_t>(nb::object(state[2])), nb::cast<std::int64_t>(nb::object(state[3])),
+                    to_tensor("k", nb::object(state[4])),         to_tensor("memory_k", nb::object(state[5])),
+                    to_tensor("v", nb::object(state[6]))};
             },
             nb::sig("def __setstate__(self, state: tuple[Any, ...]) -> None"));
     m.def("infini_attend", infini_attend_, nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::arg("gates"),
           nb::arg("memory"), nb::arg("keywords"),
-          nb::sig("def infini_attend(q: Array, k: ArrayLike, v: ArrayLike, gates: ArrayLike, memory: InfiniMemory, *, "
-                  HEED_INFINI_OPTIONS ", out: Array | None = None, " HEED_CONTEXT ") -> Array"),
+          nb::sig("def infini_attend(q: Array, k: ArrayLike, v: ArrayLike, gates: ArrayLike, memory: InfiniMemory, "
+                  "*, " HEED_INFINI_OPTIONS ", out: Array | None = None, " HEED_CONTEXT ") -> Array"),
           R"doc(Infini-attention: out [B,H,T,E] of the T tokens that follow what `memory` has seen, and moves it on.
 
 q [B,H,T,D], k [B,G,T,D], v [B,G,T,E], gates [H] (before the sigmoid). Causal attention inside segments; a compressive
@@ -206,15 +186,16 @@ memory_q, memory_k   queries and keys of the memory, those without position embe
 >>> out = heed.infini_attend(x, x, x, numpy.zeros(1, "float32"), memory, segment=2)
 >>> memory.segments
 3)doc");
-    m.def("infini_attend_backward", infini_attend_backward_, nb::arg("q"), nb::arg("k"), nb::arg("v"),
-          nb::arg("gates"), nb::arg("dout"), nb::arg("before"), nb::arg("keywords"),
-          nb::sig("def infini_attend_backward(q: Array, k: ArrayLike, v: ArrayLike, gates: ArrayLike, dout: ArrayLike, "
-                  "before: InfiniMemory, *, " HEED_INFINI_OPTIONS
-                  ", unroll: int = 0, dgates: bool | Array = True, dsinks: bool | Array = False, "
-                  "dalibi_slopes: bool | Array = False, dm: bool | Array = False, dz: bool | Array = False, "
-                  "after_dm: ArrayLike | None = None, after_dz: ArrayLike | None = None, " HEED_CONTEXT
-                  ") -> InfiniGradients"),
-          R"doc(Gradients of sum(dout * out), and of sum(after_dm * m) + sum(after_dz * z) of the memory behind the call.
+    m.def(
+        "infini_attend_backward", infini_attend_backward_, nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::arg("gates"),
+        nb::arg("dout"), nb::arg("before"), nb::arg("keywords"),
+        nb::sig("def infini_attend_backward(q: Array, k: ArrayLike, v: ArrayLike, gates: ArrayLike, dout: ArrayLike, "
+                "before: InfiniMemory, *, " HEED_INFINI_OPTIONS
+                ", unroll: int = 0, dgates: bool | Array = True, dsinks: bool | Array = False, "
+                "dalibi_slopes: bool | Array = False, dm: bool | Array = False, dz: bool | Array = False, "
+                "after_dm: ArrayLike | None = None, after_dz: ArrayLike | None = None, " HEED_CONTEXT
+                ") -> InfiniGradients"),
+        R"doc(Gradients of sum(dout * out), and of sum(after_dm * m) + sum(after_dz * z) of the memory behind the call.
 
 `before` is the memory that the forward call was given (a clone of it), without pending tokens. unroll: segments in a
 row through whose memory gradients pass; 0: all. dm, dz: of the memory before the call.

@@ -96,10 +96,11 @@ nb::object attention_map_(nb::handle q, nb::handle k, const nb::kwargs& keywords
         cell_rows = sides[0];
         cell_columns = sides[1];
     }
-    const Pooling how = pooling ? choose<Pooling>(f, "pooling", pooling, {{"mean", Pooling::mean}, {"max", Pooling::max}})
-                                : Pooling::mean;
-    const Shape shape{count(selection.batches, queries.extent(0)), count(selection.heads, queries.extent(1)),
-                      cell_rows, cell_columns};
+    const Pooling how = pooling
+                            ? choose<Pooling>(f, "pooling", pooling, {{"mean", Pooling::mean}, {"max", Pooling::max}})
+                            : Pooling::mean;
+    const Shape shape{count(selection.batches, queries.extent(0)), count(selection.heads, queries.extent(1)), cell_rows,
+                      cell_columns};
     const Result result = make_result(f, "out", out, q, wide(queries.dtype()), shape);
     Context& team = choose_context(f, context);
     without_gil([&] { attention_map(team, queries, keys, result.view(), how, selection, attention.options); });

@@ -10,9 +10,10 @@ namespace heed::python {
 namespace {
 
 constexpr std::string_view names[] = {
-    "causal", "window", "scale", "softcap", "align", "allow", "bias", "pattern", "alibi_slopes", "sinks", "lengths",
-    "query_lengths", "key_lengths", "cu_seqlens", "cu_seqlens_q", "cu_seqlens_k", "query_positions", "key_positions",
-    "dropout", "seed", "dropout_offset", "dropout_keep", "kernel"};
+    "causal",      "window",     "scale",          "softcap",      "align",           "allow",
+    "bias",        "pattern",    "alibi_slopes",   "sinks",        "lengths",         "query_lengths",
+    "key_lengths", "cu_seqlens", "cu_seqlens_q",   "cu_seqlens_k", "query_positions", "key_positions",
+    "dropout",     "seed",       "dropout_offset", "dropout_keep", "kernel"};
 
 std::string python_repr(nb::handle value) { return nb::cast<std::string>(nb::repr(value)); }
 
@@ -113,8 +114,8 @@ bool AttentionKeywords::set(std::string_view name, nb::handle value) {
     } else if (name == "softcap") {
         options.softcap = to_double(f, name, value);
     } else if (name == "align") {
-        options.align = choose<Align>(f, "align", value,
-                                      {{"bottom_right", Align::bottom_right}, {"top_left", Align::top_left}});
+        options.align =
+            choose<Align>(f, "align", value, {{"bottom_right", Align::bottom_right}, {"top_left", Align::top_left}});
     } else if (name == "allow") {
         options.allow = hold("allow", value);
     } else if (name == "bias") {

@@ -23,8 +23,8 @@ ArrayType inspect(nb::handle object) {
     if (nb::hasattr(python_type, "__dlpack_c_exchange_api__")) {
         const nb::object capsule = python_type.attr("__dlpack_c_exchange_api__");
         if (PyCapsule_IsValid(capsule.ptr(), "dlpack_exchange_api") != 0) {
-            const auto* table = static_cast<const DlExchange*>(
-                PyCapsule_GetPointer(capsule.ptr(), "dlpack_exchange_api"));
+            const auto* table =
+                static_cast<const DlExchange*>(PyCapsule_GetPointer(capsule.ptr(), "dlpack_exchange_api"));
             while (table != nullptr && table->version.major != 1) { table = table->previous; }
             if (table != nullptr && table->tensor_from_object != nullptr) {
                 type.exchange = table;
@@ -92,8 +92,8 @@ PyObject* numpy_dtype(const char* function, DType dtype) {
     if (slot == nullptr) {
         if (dtype == DType::bf16) {
             try {
-                slot = keep(nb::module_::import_("numpy").attr("dtype")(
-                    nb::module_::import_("ml_dtypes").attr("bfloat16")));
+                slot = keep(
+                    nb::module_::import_("numpy").attr("dtype")(nb::module_::import_("ml_dtypes").attr("bfloat16")));
             } catch (nb::python_error& error) {
                 if (!error.matches(PyExc_ImportError)) { throw; }
                 throw Error("[" + std::string(function) +

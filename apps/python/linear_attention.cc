@@ -6,27 +6,18 @@
 
 #include "array.h"
 #include "context.h"
-#include "keywords.h"
+#include "linear_keywords.h"
 #include "module.h"
 #include "signatures.h"
 
-#define HEED_LINEAR_OPTIONS                                                                                    \
-    "feature: Literal['elu_plus_one', 'relu', 'identity'] | FeatureFunction = 'elu_plus_one', "                \
-    "normalise: bool = True, epsilon: float = 1e-6, scale: float = 1.0, decay: ArrayLike | None = None"
-#define HEED_LINEAR_SHARED \
-    "causal: bool = True, " HEED_LINEAR_OPTIONS ", key_lengths: ArrayLike | None = None, chunk: int = 0, " \
+#define HEED_LINEAR_SHARED                                     \
+    "causal: bool = True, " HEED_LINEAR_OPTIONS                \
+    ", key_lengths: ArrayLike | None = None, chunk: int = 0, " \
     "form: Literal['automatic', 'recurrent', 'chunked', 'quadratic'] = 'automatic'"
 
 namespace heed::python {
 
 namespace {
-
-/// A feature map written in Python: called a row at a time, from the threads of the context, with the GIL.
-struct PythonFeatures {
-    std::int64_t size = 0;
-    nb::object map;
-    nb::object backward;
-};
 
 nb::object to_numpy(std::span<const double> row) {
     return copy_out(View(row.data(), {static_cast<std::int64_t>(row.size())}), nb::none());
@@ -40,83 +31,10 @@ void from_python(nb::handle result, std::span<double> row) {
                to_string(array.shape()) + " of " + std::string(name_of(array.dtype())));
     }
     const View view = array;
-    for (std::int64_t n = 0; n < size; ++n) { row[static_cast<std::size_t>(n)] = view.as<double>()[n * view.stride(0)]; }
+    for (std::int64_t n = 0; n < size; ++n) {
+        row[static_cast<std::size_t>(n)] = view.as<double>()[n * view.stride(0)];
+    }
 }
-
-FeatureFunction to_function(const PythonFeatures& features) {
-    FeatureFunction function{.size = features.size};
-    // The caller holds `features` for the length of the call.
-    function.map = [map = nb::handle(features.map)](std::span<const double> x, std::span<double> y) {
-        const nb::gil_scoped_acquire held;
-        from_python(map(to_numpy(x)), y);
-    };
-    if (!features.backward.is_none()) {
-        function.backward = [backward = nb::handle(features.backward)](
-                                std::span<const double> x, std::span<const double> dy, std::span<double> dx) {
-            const nb::gil_scoped_acquire held;
-            from_python(backward(to_numpy(x), to_numpy(dy)), dx);
-        };
-    }
-    return function;
-}
-
-/// The options from keywords, and what keeps their arrays.
-struct LinearKeywords {
-    explicit LinearKeywords(const char* name) : function(name) {}
-
-    const char* function;
-    nb::handle feature, causal, normalise, epsilon, scale, decay, key_lengths, form, chunk, context;
-    Array decay_array, lengths_array;
-    LinearAttentionOptions options{};
-
-    /// The function's own keywords and these.
-    void read(const nb::kwargs& keywords, std::initializer_list<Own> own) {
-        std::vector<Own> all = {{"feature", &feature},
-                                {"causal", &causal},
-                                {"normalise", &normalise},
-                                {"epsilon", &epsilon},
-                                {"scale", &scale},
-                                {"decay", &decay},
-                                {"key_lengths", &key_lengths},
-                                {"form", &form},
-                                {"chunk", &chunk},
-                                {"context", &context}};
-        all.insert(all.end(), own.begin(), own.end());
-        read_keywords(function, keywords, all);
-        const char* f = function;
-        if (PythonFeatures* own_features = nullptr;
-            feature && nb::try_cast<PythonFeatures*>(feature, own_features) && own_features != nullptr) {
-            options.feature = FeatureMap::function;
-            options.feature_function = to_function(*own_features);
-        } else if (feature) {
-            options.feature = choose<FeatureMap>(f, "feature", feature,
-                                                 {{"elu_plus_one", FeatureMap::elu_plus_one},
-                                                  {"relu", FeatureMap::relu},
-                                                  {"identity", FeatureMap::identity}});
-        }
-        if (causal) { options.causal = to_bool(f, "causal", causal); }
-        if (normalise) { options.normalise = to_bool(f, "normalise", normalise); }
-        if (epsilon) { options.epsilon = to_double(f, "epsilon", epsilon); }
-        if (scale) { options.scale = to_double(f, "scale", scale); }
-        if (form) {
-            options.form = choose<LinearForm>(f, "form", form,
-                                              {{"automatic", LinearForm::automatic},
-                                               {"recurrent", LinearForm::recurrent},
-                                               {"chunked", LinearForm::chunked},
-                                               {"quadratic", LinearForm::quadratic}});
-        }
-        if (chunk) { options.chunk = to_integer(f, "chunk", chunk); }
-        if (decay) { decay_array = Array(f, "decay", decay); }
-        if (key_lengths) { lengths_array = Array(f, "key_lengths", key_lengths); }
-        options.decay = decay_array;
-        options.key_lengths = lengths_array;
-    }
-
-    std::int64_t features(const Array& q) const {
-        const std::int64_t size = options.feature_function.size;
-        return options.feature == FeatureMap::function && size > 0 ? size : q.extent(q.rank() - 1);
-    }
-};
 
 /// (s, z) of a state that the caller gave; z is None without normaliser.
 struct StateArrays {
@@ -166,9 +84,8 @@ nb::object linear_attend_(nb::handle q, nb::handle k, nb::handle v, const nb::kw
     const StateResults after(f, "final", final, q, queries, values, linear_states(own.options, keys.extent(1)),
                              own.features(queries), own.options.normalise);
     Context& team = choose_context(f, own.context);
-    without_gil([&] {
-        linear_attend(team, queries, keys, values, result.view(), own.options, before.view(), after.view());
-    });
+    without_gil(
+        [&] { linear_attend(team, queries, keys, values, result.view(), own.options, before.view(), after.view()); });
     return after.s ? nb::make_tuple(result.object, after.object()) : result.object;
 }
 
@@ -181,12 +98,11 @@ nb::object linear_attend_step_(nb::handle q, nb::handle k, nb::handle v, nb::han
     const Array keys(f, "k", k);
     const Array values(f, "v", v);
     const StateArrays moving(f, "state", state, Access::write);
-    const Result result = make_result(f, "out", out, q, queries.dtype(),
-                                      {queries.extent(0), queries.extent(1), values.extent(2)});
+    const Result result =
+        make_result(f, "out", out, q, queries.dtype(), {queries.extent(0), queries.extent(1), values.extent(2)});
     Context& team = choose_context(f, own.context);
-    without_gil([&] {
-        linear_attend_step(team, queries, keys, values, result.view(), moving.mutable_view(), own.options);
-    });
+    without_gil(
+        [&] { linear_attend_step(team, queries, keys, values, result.view(), moving.mutable_view(), own.options); });
     return result.object;
 }
 
@@ -217,6 +133,23 @@ nb::object linear_attend_backward_(nb::handle q, nb::handle k, nb::handle v, nb:
 }
 
 }  // namespace
+
+FeatureFunction to_function(const PythonFeatures& features) {
+    FeatureFunction function{.size = features.size};
+    // The caller holds `features` for the length of the call.
+    function.map = [map = nb::handle(features.map)](std::span<const double> x, std::span<double> y) {
+        const nb::gil_scoped_acquire held;
+        from_python(map(to_numpy(x)), y);
+    };
+    if (!features.backward.is_none()) {
+        function.backward = [backward = nb::handle(features.backward)](
+                                std::span<const double> x, std::span<const double> dy, std::span<double> dx) {
+            const nb::gil_scoped_acquire held;
+            from_python(backward(to_numpy(x), to_numpy(dy)), dx);
+        };
+    }
+    return function;
+}
 
 void bind_linear_attention(nb::module_& m) {
     nb::class_<PythonFeatures>(m, "FeatureFunction",
@@ -263,8 +196,8 @@ True)doc");
                   "out: Array | None = None, " HEED_CONTEXT ") -> tuple[Array, LinearState]"));
     m.def("linear_attend_step", linear_attend_step_, nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::arg("state"),
           nb::arg("keywords"),
-          nb::sig("def linear_attend_step(q: Array, k: ArrayLike, v: ArrayLike, state: tuple[ArrayLike, ArrayLike], *, "
-                  HEED_LINEAR_OPTIONS ", out: Array | None = None, " HEED_CONTEXT ") -> Array"),
+          nb::sig("def linear_attend_step(q: Array, k: ArrayLike, v: ArrayLike, state: tuple[ArrayLike, ArrayLike], "
+                  "*, " HEED_LINEAR_OPTIONS ", out: Array | None = None, " HEED_CONTEXT ") -> Array"),
           R"doc(One token of decoding: out [B,H,E] of q [B,H,D], k [B,G,D], v [B,G,E].
 
 state = (s [B,N,F,E], z [B,N,F]), float32 or float64, is read and moved on in place.
@@ -273,13 +206,15 @@ state = (s [B,N,F,E], z [B,N,F]), float32 or float64, is read and moved on in pl
 >>> q, v = numpy.ones((1, 1, 2), "float32"), numpy.ones((1, 1, 3), "float32")
 >>> heed.linear_attend_step(q, q, v, state).round(3)
 array([[[1., 1., 1.]]], dtype=float32))doc");
-    m.def("linear_attend_backward", linear_attend_backward_, nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::arg("dout"),
-          nb::arg("keywords"),
-          nb::sig("def linear_attend_backward(q: Array, k: ArrayLike, v: ArrayLike, dout: ArrayLike, *, "
-                  HEED_LINEAR_SHARED ", initial: tuple[ArrayLike, ArrayLike] | None = None, "
-                  "dfinal: tuple[ArrayLike | None, ArrayLike | None] | None = None, dinitial: bool = False, "
-                  HEED_CONTEXT ") -> LinearGradients"),
-          R"doc(Gradients of sum(dout * out) + sum(dfinal * final), for the options and initial state of the forward call.
+    m.def(
+        "linear_attend_backward", linear_attend_backward_, nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::arg("dout"),
+        nb::arg("keywords"),
+        nb::sig(
+            "def linear_attend_backward(q: Array, k: ArrayLike, v: ArrayLike, dout: ArrayLike, *, " HEED_LINEAR_SHARED
+            ", initial: tuple[ArrayLike, ArrayLike] | None = None, "
+            "dfinal: tuple[ArrayLike | None, ArrayLike | None] | None = None, dinitial: bool = False, " HEED_CONTEXT
+            ") -> LinearGradients"),
+        R"doc(Gradients of sum(dout * out) + sum(dfinal * final), for the options and initial state of the forward call.
 
 Returns a named tuple (dq, dk, dv, dinitial); dinitial, a heed.LinearState, on request.
 

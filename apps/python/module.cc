@@ -12,6 +12,7 @@ NB_MODULE(_core, m) {
     bind_linear_attention(m);
     bind_infini_attention(m);
     bind_mla(m);
+    bind_cache(m);
     bind_merge(m);
     bind_matmul(m);
     bind_convert_heads(m);

@@ -8,6 +8,7 @@ namespace heed::python {
 namespace nb = nanobind;
 
 void bind_attention(nb::module_& m);
+void bind_cache(nb::module_& m);
 void bind_context(nb::module_& m);
 void bind_convert_heads(nb::module_& m);
 void bind_error(nb::module_& m);

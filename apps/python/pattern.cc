@@ -65,8 +65,10 @@ heed.Pattern("causal & (prefix(4) | window(511, 0))"))doc");
             "__init__", [](Pattern* self, const std::string& text) { new (self) Pattern(patterns::parse(text)); },
             nb::arg("text"), "The pattern that a text names, as describe() writes it.")
         .def("__bool__", [](const Pattern& self) { return static_cast<bool>(self); })
-        .def("__and__", [](const Pattern& a, const Pattern& b) { return a & b; }, nb::is_operator())
-        .def("__or__", [](const Pattern& a, const Pattern& b) { return a | b; }, nb::is_operator())
+        .def(
+            "__and__", [](const Pattern& a, const Pattern& b) { return a & b; }, nb::is_operator())
+        .def(
+            "__or__", [](const Pattern& a, const Pattern& b) { return a | b; }, nb::is_operator())
         .def("__str__", &Pattern::describe)
         .def("__repr__", [](const Pattern& self) { return "heed.Pattern(\"" + self.describe() + "\")"; })
         .def("describe", &Pattern::describe, "Its text: \"causal & (window(256, 0) | global(0))\".")
@@ -77,7 +79,8 @@ heed.Pattern("causal & (prefix(4) | window(511, 0))"))doc");
 False)doc")
         .def("row", row_, nb::arg("query"), nb::arg("keys"), nb::kw_only(), nb::arg("first_key") = 0,
              nb::arg("batch") = 0, nb::arg("head") = 0,
-             nb::sig("def row(self, query: int, keys: int, *, first_key: int = 0, batch: int = 0, head: int = 0) -> Any"),
+             nb::sig(
+                 "def row(self, query: int, keys: int, *, first_key: int = 0, batch: int = 0, head: int = 0) -> Any"),
              R"doc(Which of `keys` keys from first_key on this query may see: a NumPy array [keys] of bool.
 
 >>> heed.patterns.window(1, 1).row(2, 5)
@@ -133,9 +136,10 @@ array([False,  True, False,  True]))doc")
 
 >>> heed.patterns.global_tokens([0]).row(2, 3)
 array([ True, False, False]))doc")
-        .def_static("random_blocks", &patterns::random_blocks, nb::arg("block"), nb::arg("blocks"), nb::arg("count"),
-                    nb::arg("seed"),
-                    R"doc(Each block of `block` queries sees `count` of the `blocks` blocks of keys, drawn by seed and head.
+        .def_static(
+            "random_blocks", &patterns::random_blocks, nb::arg("block"), nb::arg("blocks"), nb::arg("count"),
+            nb::arg("seed"),
+            R"doc(Each block of `block` queries sees `count` of the `blocks` blocks of keys, drawn by seed and head.
 
 >>> int(heed.patterns.random_blocks(2, 4, 1, seed=0).row(0, 8).sum())
 2)doc")

@@ -9,12 +9,12 @@
 #include "rope_types.h"
 #include "signatures.h"
 
-#define HEED_ROPE_OPTIONS \
-    "positions: ArrayLike | None = None, first: int = 0, out: Array | None = None, " HEED_CONTEXT
+#define HEED_ROPE_OPTIONS "positions: ArrayLike | None = None, first: int = 0, out: Array | None = None, " HEED_CONTEXT
 #define HEED_BUCKETS "buckets: int = 32, max_distance: int = 128, bidirectional: bool = True"
-#define HEED_RELATIVE                                                                        \
-    HEED_BUCKETS ", query_positions: ArrayLike | None = None, key_positions: ArrayLike | None = None, " \
-                 "align: Literal['bottom_right', 'top_left'] = 'bottom_right'"
+#define HEED_RELATIVE                                                                          \
+    HEED_BUCKETS                                                                               \
+        ", query_positions: ArrayLike | None = None, key_positions: ArrayLike | None = None, " \
+        "align: Literal['bottom_right', 'top_left'] = 'bottom_right'"
 
 namespace heed::python {
 
@@ -37,9 +37,10 @@ nb::object rotate(const char* f, nb::handle x, const nb::kwargs& keywords, Opera
 }
 
 nb::object rope_(nb::handle x, const RopeTable& table, const nb::kwargs& keywords) {
-    return rotate("rope", x, keywords, [&](Context& team, const View& in, const MutableView& out, const RopeOptions& o) {
-        rope(team, in, out, table, o);
-    });
+    return rotate("rope", x, keywords,
+                  [&](Context& team, const View& in, const MutableView& out, const RopeOptions& o) {
+                      rope(team, in, out, table, o);
+                  });
 }
 
 nb::object rope_backward_(nb::handle dout, const RopeTable& table, const nb::kwargs& keywords) {
@@ -59,14 +60,15 @@ nb::object rerotate_(nb::handle x, const RopeTable& from, const RopeTable& to, c
 nb::object sinusoids_(std::int64_t tokens, std::int64_t size, const nb::kwargs& keywords) {
     constexpr const char* f = "sinusoids";
     nb::handle layout, reach_base, base, positions = Py_None, first, out, context;
-    const Own own[] = {{"layout", &layout}, {"reach_base", &reach_base}, {"base", &base},      {"positions", &positions},
-                       {"first", &first},   {"out", &out},               {"context", &context}};
+    const Own own[] = {{"layout", &layout},       {"reach_base", &reach_base}, {"base", &base},
+                       {"positions", &positions}, {"first", &first},           {"out", &out},
+                       {"context", &context}};
     read_keywords(f, keywords, own);
     const Array places(f, "positions", positions);
     SinusoidOptions options{.positions = places};
     if (layout) {
-        options.layout = choose<Pairing>(f, "layout", layout,
-                                         {{"interleaved", Pairing::interleaved}, {"halves", Pairing::halves}});
+        options.layout =
+            choose<Pairing>(f, "layout", layout, {{"interleaved", Pairing::interleaved}, {"halves", Pairing::halves}});
     }
     if (reach_base) { options.reach_base = to_bool(f, "reach_base", reach_base); }
     if (base) { options.base = to_double(f, "base", base); }
@@ -161,8 +163,8 @@ nb::object relative_bias_backward_(nb::handle dbias, const nb::kwargs& keywords)
     RelativeKeywords own;
     own.read(f, keywords);
     const Array upstream(f, "dbias", dbias);
-    const Result result = make_result(f, "out", own.out, dbias, wide(upstream.dtype()),
-                                      {own.options.buckets.count, upstream.extent(1)});
+    const Result result =
+        make_result(f, "out", own.out, dbias, wide(upstream.dtype()), {own.options.buckets.count, upstream.extent(1)});
     Context& team = choose_context(f, own.context);
     without_gil([&] { relative_bias_backward(team, upstream, result.view(), own.options); });
     return result.object;
@@ -177,9 +179,10 @@ std::int64_t relative_bucket_(std::int64_t distance, std::int64_t buckets, std::
 
 void bind_positions(nb::module_& m) {
     bind_rope_types(m);
-    m.def("rope", rope_, nb::arg("x"), nb::arg("table"), nb::arg("keywords"),
-          nb::sig("def rope(x: Array, table: RopeTable, *, " HEED_ROPE_OPTIONS ") -> Array"),
-          R"doc(x [B,H,T,D] with the first numbers of every row rotated by its position: first, first + 1, ..., or `positions`.
+    m.def(
+        "rope", rope_, nb::arg("x"), nb::arg("table"), nb::arg("keywords"),
+        nb::sig("def rope(x: Array, table: RopeTable, *, " HEED_ROPE_OPTIONS ") -> Array"),
+        R"doc(x [B,H,T,D] with the first numbers of every row rotated by position: first, first + 1, ..., or `positions`.
 
 positions are int, [B,T], [1,T] or [T], of any sign. out may be x itself.
 
@@ -220,8 +223,8 @@ array([[[3.],
         [1.]]]))doc");
     m.def("learned_positions_backward", learned_positions_backward_, nb::arg("dout"), nb::arg("positions"),
           nb::arg("rows"), nb::arg("keywords"),
-          nb::sig("def learned_positions_backward(dout: Array, positions: ArrayLike, rows: int, *, offset: int = 0, "
-                  HEED_CONTEXT ") -> Array"),
+          nb::sig("def learned_positions_backward(dout: Array, positions: ArrayLike, rows: int, *, offset: int = "
+                  "0, " HEED_CONTEXT ") -> Array"),
           R"doc(dtable [rows,d]: row r is the sum of dout [B,T,d] where r was read.
 
 >>> heed.learned_positions_backward(numpy.ones((1, 2, 1)), [2, 2], rows=3)
@@ -242,8 +245,8 @@ array([[0.],
 >>> heed.relative_bias(numpy.zeros((32, 2)), 3, 3).shape
 (1, 2, 3, 3))doc");
     m.def("relative_bias_backward", relative_bias_backward_, nb::arg("dbias"), nb::arg("keywords"),
-          nb::sig("def relative_bias_backward(dbias: Array, *, " HEED_RELATIVE ", out: Array | None = None, "
-                  HEED_CONTEXT ") -> Array"),
+          nb::sig("def relative_bias_backward(dbias: Array, *, " HEED_RELATIVE
+                  ", out: Array | None = None, " HEED_CONTEXT ") -> Array"),
           R"doc(dtable [buckets,H] from dbias [B,H,T,S].
 
 >>> heed.relative_bias_backward(numpy.ones((1, 2, 3, 3)))[0]

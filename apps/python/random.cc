@@ -8,8 +8,7 @@ namespace heed::python {
 
 void bind_random(nb::module_& m) {
     m.def(
-        "philox4x32",
-        [](std::array<std::uint32_t, 4> counter, std::uint64_t key) { return philox4x32(counter, key); },
+        "philox4x32", [](std::array<std::uint32_t, 4> counter, std::uint64_t key) { return philox4x32(counter, key); },
         nb::arg("counter"), nb::arg("key"), nb::sig("def philox4x32(counter: Sequence[int], key: int) -> list[int]"),
         R"doc(Philox4x32-10: four random words from a counter of four words and a 64-bit key.
 

@@ -24,15 +24,19 @@ Pairing to_pairing(const char* function, nb::handle value) {
 void bind_scalings(nb::module_& m) {
     using namespace rope_scaling;
     nb::class_<Linear>(m, "RopeLinear", "Position interpolation: every frequency / factor.")
-        .def("__init__", [](Linear* self, double factor) { new (self) Linear{factor}; }, arg("factor"))
+        .def(
+            "__init__", [](Linear* self, double factor) { new (self) Linear{factor}; }, arg("factor"))
         .def_rw("factor", &Linear::factor);
     nb::class_<Ntk>(m, "RopeNtk", "theta * factor^(size/(size-2)).")
-        .def("__init__", [](Ntk* self, double factor) { new (self) Ntk{factor}; }, arg("factor"))
+        .def(
+            "__init__", [](Ntk* self, double factor) { new (self) Ntk{factor}; }, arg("factor"))
         .def_rw("factor", &Ntk::factor);
     nb::class_<DynamicNtk>(m, "RopeDynamicNtk", "Ntk with the factor that the length in use asks for.")
         .def(
             "__init__",
-            [](DynamicNtk* self, double factor, std::int64_t trained) { new (self) DynamicNtk{factor, trained}; },
+            [](DynamicNtk* self, double factor, std::int64_t trained) {
+                new (self) DynamicNtk{factor, trained};
+            },
             arg("factor"), arg("trained"))
         .def_rw("factor", &DynamicNtk::factor)
         .def_rw("trained", &DynamicNtk::trained);
@@ -70,8 +74,8 @@ void bind_scalings(nb::module_& m) {
             "__init__",
             [](LongRope* self, std::int64_t trained, std::vector<double> short_factors,
                std::vector<double> long_factors, double factor, std::optional<double> attention_factor) {
-                new (self) LongRope{factor, trained, std::move(short_factors), std::move(long_factors),
-                                    attention_factor};
+                new (self)
+                    LongRope{factor, trained, std::move(short_factors), std::move(long_factors), attention_factor};
             },
             arg("trained"), arg("short_factors"), arg("long_factors"), arg("factor") = 1.0,
             arg("attention_factor") = nb::none())
@@ -82,16 +86,19 @@ void bind_scalings(nb::module_& m) {
         .def_rw("attention_factor", &LongRope::attention_factor);
     nb::class_<Proportional>(m, "RopeProportional", "Only the first `share` of the pairs turn.")
         .def(
-            "__init__", [](Proportional* self, double share, double factor) { new (self) Proportional{share, factor}; },
+            "__init__",
+            [](Proportional* self, double share, double factor) {
+                new (self) Proportional{share, factor};
+            },
             arg("share"), arg("factor") = 1.0)
         .def_rw("share", &Proportional::share)
         .def_rw("factor", &Proportional::factor);
 }
 
 /// Python's None stands for rope_scaling::None.
-using Scaling = std::optional<std::variant<rope_scaling::Linear, rope_scaling::Ntk, rope_scaling::DynamicNtk,
-                                           rope_scaling::Yarn, rope_scaling::Llama3, rope_scaling::LongRope,
-                                           rope_scaling::Proportional>>;
+using Scaling =
+    std::optional<std::variant<rope_scaling::Linear, rope_scaling::Ntk, rope_scaling::DynamicNtk, rope_scaling::Yarn,
+                               rope_scaling::Llama3, rope_scaling::LongRope, rope_scaling::Proportional>>;
 
 RopeScaling to_scaling(const Scaling& scaling) {
     if (!scaling) { return rope_scaling::None{}; }
@@ -126,16 +133,19 @@ void bind_rope(nb::module_& m) {
                     " = 'halves', scaling: " HEED_SCALING " = None) -> None"))
         .def_ro("size", &Rope::size, "Numbers rotated, even; the rest of a head passes through.")
         .def_ro("theta", &Rope::theta)
-        .def_prop_ro("pairing", [](const Rope& self) { return pairing_name(self.pairing); },
-                     nb::sig("def pairing(self) -> " HEED_PAIRING))
-        .def_prop_ro("scaling", [](const Rope& self) { return from_scaling(self.scaling); },
-                     nb::sig("def scaling(self) -> " HEED_SCALING))
-        .def_prop_ro("depends_on_length", [](const Rope& self) { return depends_on_length(self.scaling); },
-                     "Does the table change with the length of the sequence? (dynamic NTK, LongRoPE)")
+        .def_prop_ro(
+            "pairing", [](const Rope& self) { return pairing_name(self.pairing); },
+            nb::sig("def pairing(self) -> " HEED_PAIRING))
+        .def_prop_ro(
+            "scaling", [](const Rope& self) { return from_scaling(self.scaling); },
+            nb::sig("def scaling(self) -> " HEED_SCALING))
+        .def_prop_ro(
+            "depends_on_length", [](const Rope& self) { return depends_on_length(self.scaling); },
+            "Does the table change with the length of the sequence? (dynamic NTK, LongRoPE)")
         .def("__repr__", [](const Rope& self) {
-            return "heed.Rope(size=" + std::to_string(self.size) + ", theta=" +
-                nb::cast<std::string>(nb::repr(nb::float_(self.theta))) + ", pairing='" + pairing_name(self.pairing) +
-                "', scaling='" + std::string(name_of(self.scaling)) + "')";
+            return "heed.Rope(size=" + std::to_string(self.size) +
+                   ", theta=" + nb::cast<std::string>(nb::repr(nb::float_(self.theta))) + ", pairing='" +
+                   pairing_name(self.pairing) + "', scaling='" + std::string(name_of(self.scaling)) + "')";
         });
     nb::class_<RopeTable>(m, "RopeTable",
                           "Frequencies in use: pair i turns by position * frequencies[i], times attention_factor.")
@@ -145,14 +155,17 @@ void bind_rope(nb::module_& m) {
                 new (self) RopeTable{std::move(frequencies), attention_factor, to_pairing("RopeTable", pairing)};
             },
             arg("frequencies"), arg("attention_factor") = 1.0, arg("pairing") = "halves",
-            nb::sig("def __init__(self, frequencies: Sequence[float], attention_factor: float = 1.0, pairing: "
-                    HEED_PAIRING " = 'halves') -> None"))
+            nb::sig(
+                "def __init__(self, frequencies: Sequence[float], attention_factor: float = 1.0, pairing: " HEED_PAIRING
+                " = 'halves') -> None"))
         .def_ro("frequencies", &RopeTable::frequencies)
         .def_ro("attention_factor", &RopeTable::attention_factor)
-        .def_prop_ro("pairing", [](const RopeTable& self) { return pairing_name(self.pairing); },
-                     nb::sig("def pairing(self) -> " HEED_PAIRING))
-        .def("__eq__", [](const RopeTable& a, const RopeTable& b) { return a == b; }, nb::is_operator(),
-             nb::sig("def __eq__(self, other: object) -> bool"));
+        .def_prop_ro(
+            "pairing", [](const RopeTable& self) { return pairing_name(self.pairing); },
+            nb::sig("def pairing(self) -> " HEED_PAIRING))
+        .def(
+            "__eq__", [](const RopeTable& a, const RopeTable& b) { return a == b; }, nb::is_operator(),
+            nb::sig("def __eq__(self, other: object) -> bool"));
     nb::class_<LayerRope>(m, "LayerRope", "RoPE of the layers of one kind; an empty name stands for every layer.")
         .def_ro("layer_type", &LayerRope::layer_type)
         .def_ro("rope", &LayerRope::rope);

@@ -47,29 +47,34 @@ array([1., 1., 1.], dtype=float32))doc")
                 new (self) SafetensorsFile(SafetensorsFile::open(path));
             },
             nb::arg("path"), nb::sig("def __init__(self, path: str | os.PathLike[str]) -> None"))
-        .def_prop_ro("names", [](const SafetensorsFile& self) { return self.names(); }, "In the order of the header.")
+        .def_prop_ro(
+            "names", [](const SafetensorsFile& self) { return self.names(); }, "In the order of the header.")
         .def_prop_ro(
             "metadata",
             [](const SafetensorsFile& self) {
                 return std::map<std::string, std::string>(self.metadata().begin(), self.metadata().end());
             },
             "Free text by key.")
-        .def("shape",
-             [](const SafetensorsFile& self, const std::string& name) {
-                 const Shape& shape = self.entry(name).shape;
-                 return nb::tuple(nb::cast(std::vector<std::int64_t>(shape.begin(), shape.end())));
-             },
-             nb::arg("name"), nb::sig("def shape(self, name: str) -> tuple[int, ...]"))
-        .def("dtype",
-             [](const SafetensorsFile& self, const std::string& name) {
-                 return std::string(name_of(self.entry(name).dtype));
-             },
-             nb::arg("name"), "\"f32\", \"bf16\", ...")
-        .def("__contains__", [](const SafetensorsFile& self, const std::string& name) { return self.contains(name); },
-             nb::arg("name"))
+        .def(
+            "shape",
+            [](const SafetensorsFile& self, const std::string& name) {
+                const Shape& shape = self.entry(name).shape;
+                return nb::tuple(nb::cast(std::vector<std::int64_t>(shape.begin(), shape.end())));
+            },
+            nb::arg("name"), nb::sig("def shape(self, name: str) -> tuple[int, ...]"))
+        .def(
+            "dtype",
+            [](const SafetensorsFile& self, const std::string& name) {
+                return std::string(name_of(self.entry(name).dtype));
+            },
+            nb::arg("name"), "\"f32\", \"bf16\", ...")
+        .def(
+            "__contains__", [](const SafetensorsFile& self, const std::string& name) { return self.contains(name); },
+            nb::arg("name"))
         .def("__len__", [](const SafetensorsFile& self) { return self.names().size(); })
-        .def("__iter__", [](const SafetensorsFile& self) { return nb::iter(nb::cast(self.names())); },
-             nb::sig("def __iter__(self) -> Iterator[str]"))
+        .def(
+            "__iter__", [](const SafetensorsFile& self) { return nb::iter(nb::cast(self.names())); },
+            nb::sig("def __iter__(self) -> Iterator[str]"))
         .def("__getitem__", tensor_, nb::arg("name"), nb::sig("def __getitem__(self, name: str) -> Any"));
     m.def("write_safetensors", write_, nb::arg("path"), nb::arg("tensors"),
           nb::arg("metadata") = std::map<std::string, std::string>(),

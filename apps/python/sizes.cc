@@ -5,6 +5,7 @@
 #include <nanobind/stl/string_view.h>
 #include <nanobind/stl/vector.h>
 
+#include "fields.h"
 #include "keywords.h"
 #include "module.h"
 
@@ -12,47 +13,17 @@ namespace heed::python {
 
 namespace {
 
-/// Plain data with a constructor that takes every field by its name.
-template <class Data>
-nb::class_<Data> fields(nb::module_& m, const char* name, const char* doc) {
-    nb::class_<Data> c(m, name, doc);
-    c.def(
-        "__init__",
-        [](nb::pointer_and_handle<Data> self, const nb::kwargs& given) {
-            new (self.p) Data{};
-            nb::inst_mark_ready(self.h);
-            for (const auto [key, value] : given) {
-                if (!nb::hasattr(self.h, key)) {
-                    const auto text = nb::cast<std::string>(key);
-                    throw nb::type_error(("there is no field '" + text + "'").c_str());
-                }
-                nb::setattr(self.h, key, value);
-            }
-        },
-        nb::sig("def __init__(self, **fields: Any) -> None"));
-    return c;
-}
-
 template <class Data>
 void counts(nb::class_<Data>& c, std::initializer_list<std::pair<const char*, std::int64_t Data::*>> members) {
     for (const auto& [name, member] : members) { c.def_ro(name, member); }
 }
 
-constexpr std::pair<const char*, ModelKind> model_kinds[] = {{"encoder", ModelKind::encoder},
-                                                             {"decoder", ModelKind::decoder},
-                                                             {"encoder_decoder", ModelKind::encoder_decoder}};
+constexpr std::pair<const char*, ModelKind> model_kinds[] = {
+    {"encoder", ModelKind::encoder}, {"decoder", ModelKind::decoder}, {"encoder_decoder", ModelKind::encoder_decoder}};
 constexpr std::pair<const char*, NormKind> norm_kinds[] = {{"layer_norm", NormKind::layer_norm},
                                                            {"rms_norm", NormKind::rms_norm}};
 constexpr std::pair<const char*, AttentionKind> attention_kinds[] = {
     {"mha", AttentionKind::mha}, {"gqa", AttentionKind::gqa}, {"mqa", AttentionKind::mqa}, {"mla", AttentionKind::mla}};
-
-template <class Enum, std::size_t Count>
-const char* word(Enum value, const std::pair<const char*, Enum> (&choices)[Count]) {
-    for (const auto& [name, choice] : choices) {
-        if (choice == value) { return name; }
-    }
-    return "";
-}
 
 void bind_shapes(nb::module_& m) {
     fields<LatentAttention>(m, "LatentAttention", "Ranks and sizes of multi-head latent attention.")
@@ -68,8 +39,9 @@ void bind_shapes(nb::module_& m) {
         .def_rw("d_ff", &Experts::d_ff)
         .def_rw("dense_layers", &Experts::dense_layers)
         .def_rw("correction_bias", &Experts::correction_bias);
-    fields<ModelShape>(m, "ModelShape",
-                       R"doc(The shape of a transformer, as far as its size depends on it. Fields by name; 0 unless given.
+    fields<ModelShape>(
+        m, "ModelShape",
+        R"doc(The shape of a transformer, as far as its size depends on it. Fields by name; 0 unless given.
 
 >>> heed.ModelShape(layers=2, d_model=8, heads=2, kv_heads=2, head_size=4, value_size=4, d_ff=16, vocab=10).heads
 2)doc")
@@ -176,14 +148,14 @@ True)doc");
 >>> sizes = '"n_embd": 8, "n_layer": 1, "n_head": 2, "vocab_size": 9, "n_positions": 5'
 >>> heed.model_from_config('{"model_type": "gpt2", ' + sizes + '}').heads
 2)doc");
-    m.def("attention_kind", [](const ModelShape& model) { return word(attention_kind(model), attention_kinds); },
-          arg("model"), nb::sig("def attention_kind(model: ModelShape) -> Literal['mha', 'gqa', 'mqa', 'mla']"),
-          R"doc(Which kind of attention a model has, by its key/value heads.
+    m.def(
+        "attention_kind", [](const ModelShape& model) { return word(attention_kind(model), attention_kinds); },
+        arg("model"), nb::sig("def attention_kind(model: ModelShape) -> Literal['mha', 'gqa', 'mqa', 'mla']"),
+        R"doc(Which kind of attention a model has, by its key/value heads.
 
 >>> heed.attention_kind(heed.model_preset("llama-3-8b"))
 'gqa')doc");
-    m.def("with_attention", with_attention_, arg("model"), arg("kind"), arg("groups") = 0,
-          arg("latent") = nb::none(),
+    m.def("with_attention", with_attention_, arg("model"), arg("kind"), arg("groups") = 0, arg("latent") = nb::none(),
           nb::sig("def with_attention(model: ModelShape, kind: Literal['mha', 'gqa', 'mqa', 'mla'], groups: int = 0, "
                   "latent: LatentAttention | None = None) -> ModelShape"),
           R"doc(The same model with another kind of attention in every layer, all else equal.

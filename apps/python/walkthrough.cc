@@ -36,8 +36,9 @@ nb::object to_python(const Walkthrough& walkthrough) {
 nb::object walkthrough_(nb::handle x, const nb::kwargs& keywords) {
     constexpr const char* f = "walkthrough";
     nb::handle wq = Py_None, wk = Py_None, wv = Py_None, wo = Py_None, heads, kv_heads, batch_entry, context;
-    const Own own[] = {{"wq", &wq},       {"wk", &wk},         {"wv", &wv},
-                       {"wo", &wo},       {"heads", &heads},   {"kv_heads", &kv_heads},
+    const Own own[] = {{"wq", &wq},           {"wk", &wk},
+                       {"wv", &wv},           {"wo", &wo},
+                       {"heads", &heads},     {"kv_heads", &kv_heads},
                        {"context", &context}, {"batch_entry", &batch_entry}};
     AttentionKeywords attention(f);
     read_keywords(f, keywords, own, &attention);
@@ -47,11 +48,8 @@ nb::object walkthrough_(nb::handle x, const nb::kwargs& keywords) {
             const Array array(f, name, given);
             return array ? Tensor::copy_of(array) : Tensor();
         };
-        input = WalkthroughInput{.x = copy("x", x),
-                                 .wq = copy("wq", wq),
-                                 .wk = copy("wk", wk),
-                                 .wv = copy("wv", wv),
-                                 .wo = copy("wo", wo)};
+        input = WalkthroughInput{
+            .x = copy("x", x), .wq = copy("wq", wq), .wk = copy("wk", wk), .wv = copy("wv", wv), .wo = copy("wo", wo)};
     }
     if (heads) { input.heads = to_integer(f, "heads", heads); }
     if (kv_heads) { input.kv_heads = to_integer(f, "kv_heads", kv_heads); }
@@ -83,13 +81,13 @@ void bind_walkthrough(nb::module_& m) {
     m.def("walkthrough", walkthrough_, nb::arg("x") = nb::none(), nb::arg("keywords"),
           nb::sig("def walkthrough(x: ArrayLike | None = None, *, wq: ArrayLike | None = None, "
                   "wk: ArrayLike | None = None, wv: ArrayLike | None = None, wo: ArrayLike | None = None, "
-                  "heads: int = 1, kv_heads: int = 0, batch_entry: int = 0, " HEED_CONTEXT
-                  ", " HEED_ATTENTION_OPTIONS ") -> Walkthrough"),
+                  "heads: int = 1, kv_heads: int = 0, batch_entry: int = 0, " HEED_CONTEXT ", " HEED_ATTENTION_OPTIONS
+                  ") -> Walkthrough"),
           R"doc(Multi-head attention on a small example, every intermediate result kept to be looked at.
 
 x [B,T,M] tokens, wq [M,H*D], wk [M,G*D], wv [M,G*E], wo [H*E,N]; a matrix not given is the identity. Without x: two
-tokens of four numbers, small enough for pencil and paper. Options as in attend. A notebook shows the result as pictures;
-print() as text; result["weights"].values are numbers.
+tokens of four numbers, small enough for pencil and paper. Options as in attend. A notebook shows the result as
+pictures, print() as text; result["weights"].values are numbers.
 
 >>> heed.walkthrough(causal=True)["weights"].values.round(4)
 array([[[1.    , 0.    ],

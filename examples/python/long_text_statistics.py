@@ -3,6 +3,7 @@
 The text is the source of Python's argparse module. Three heads look for: what followed this word before, what followed
 these two words before, and what stands nearby. Of every row: how spread its weights are, where the largest lies.
 """
+
 import argparse
 import inspect
 import re
@@ -34,13 +35,17 @@ def main() -> None:
     options = {"causal": True, "scale": 16.0, "alibi_slopes": [0.001, 0.001, 0.25]}
     found = heed.attention_statistics(queries, keys, mass_window=(16, 0), **options)
     matrix = len(HEADS) * len(words) ** 2 * 4
-    print(f"{len(words)} tokens; the weights would take {matrix / 1e9:.1f} GB, the statistics take "
-          f"{sum(x.nbytes for x in found) / 1e6:.1f} MB")
+    print(
+        f"{len(words)} tokens; the weights would take {matrix / 1e9:.1f} GB, the statistics take "
+        f"{sum(x.nbytes for x in found) / 1e6:.1f} MB"
+    )
     for head, name in enumerate(HEADS):
         right = np.mean([words[found.argmax[0, head, t]] == words[t + 1] for t in range(len(words) - 1)])
-        print(f"{name:25} entropy {found.entropy[0, head].mean():.2f} nats, largest weight "
-              f"{found.max_weight[0, head].mean():.2f}, on the last 17 tokens {found.window_mass[0, head].mean():.2f}, "
-              f"looks at the word that comes next: {right:.0%}")
+        print(
+            f"{name:25} entropy {found.entropy[0, head].mean():.2f} nats, largest weight "
+            f"{found.max_weight[0, head].mean():.2f}, on the last 17 tokens {found.window_mass[0, head].mean():.2f}, "
+            f"looks at the word that comes next: {right:.0%}"
+        )
     picture = heed.attention_map(queries, keys, size=(48, 48), pooling="max", **options)
     with open("attention_map.html", "w", encoding="utf-8") as file:
         file.write(picture._repr_html_())

@@ -1,4 +1,5 @@
 """One line replaces PyTorch's attention by heed's, in a model that trains. Needs torch."""
+
 import torch
 import torch.nn.functional as F
 
@@ -11,7 +12,9 @@ class Block(torch.nn.Module):
         self.heads, self.attention = heads, attention
         self.norm1, self.norm2 = torch.nn.LayerNorm(size), torch.nn.LayerNorm(size)
         self.qkv, self.mix = torch.nn.Linear(size, 3 * size), torch.nn.Linear(size, size)
-        self.ffn = torch.nn.Sequential(torch.nn.Linear(size, 4 * size), torch.nn.GELU(), torch.nn.Linear(4 * size, size))
+        self.ffn = torch.nn.Sequential(
+            torch.nn.Linear(size, 4 * size), torch.nn.GELU(), torch.nn.Linear(4 * size, size)
+        )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         q, k, v = (y.unflatten(-1, (self.heads, -1)).transpose(1, 2) for y in self.qkv(self.norm1(x)).chunk(3, -1))
@@ -54,7 +57,10 @@ def main() -> None:
     with_torch = train(F.scaled_dot_product_attention)
     with_heed = train(heed.torch.scaled_dot_product_attention)  # the one line
     for step in (0, 19, 39, 59):
-        print(f"step {step + 1:2}: loss {with_torch[step]:.4f} with PyTorch's attention, {with_heed[step]:.4f} with heed's")
+        print(
+            f"step {step + 1:2}: loss {with_torch[step]:.4f} with PyTorch's attention, "
+            f"{with_heed[step]:.4f} with heed's"
+        )
     assert max(abs(a - b) for a, b in zip(with_torch, with_heed)) < 0.05
     assert with_heed[-1] < 0.5 * with_heed[0]
 

@@ -3,6 +3,7 @@
 Sixteen random letters, again and again. Attention sees one segment of sixteen, so within it no letter can be foreseen;
 the compressive memory holds the segments before. A loss below log(letters) is the memory's work.
 """
+
 import math
 
 import torch
@@ -19,8 +20,9 @@ class InfiniLayer(torch.nn.Module):
         self.norm = torch.nn.LayerNorm(SIZE)
         self.qkv, self.mix = torch.nn.Linear(SIZE, 3 * SIZE), torch.nn.Linear(SIZE, SIZE)
         self.gates = torch.nn.Parameter(torch.zeros(HEADS))
-        self.ffn = torch.nn.Sequential(torch.nn.LayerNorm(SIZE), torch.nn.Linear(SIZE, 4 * SIZE), torch.nn.GELU(),
-                                       torch.nn.Linear(4 * SIZE, SIZE))
+        self.ffn = torch.nn.Sequential(
+            torch.nn.LayerNorm(SIZE), torch.nn.Linear(SIZE, 4 * SIZE), torch.nn.GELU(), torch.nn.Linear(4 * SIZE, SIZE)
+        )
 
     def forward(self, x: torch.Tensor, state=None):
         q, k, v = (y.unflatten(-1, (HEADS, -1)).transpose(1, 2) for y in self.qkv(self.norm(x)).chunk(3, -1))
@@ -62,7 +64,9 @@ def main(steps: int = 250) -> None:
         optimiser.step()
         known.append(loss.item())
         if step % 50 == 49:
-            print(f"step {step + 1:3}: loss {sum(known[-20:]) / 20:.3f}, without memory at best {math.log(LETTERS):.3f}")
+            print(
+                f"step {step + 1:3}: loss {sum(known[-20:]) / 20:.3f}, without memory at best {math.log(LETTERS):.3f}"
+            )
     print("share of the memory in each head:", [round(x, 2) for x in torch.sigmoid(model.layer.gates).tolist()])
     assert sum(known[-20:]) / 20 < 0.5 * math.log(LETTERS)
 

@@ -2,6 +2,7 @@
 
 Small models with random weights, so that nothing is downloaded. Needs torch and transformers.
 """
+
 import torch
 from transformers import AutoModelForCausalLM, Gemma2Config, GPT2Config, GptOssConfig, LlamaConfig
 
@@ -14,8 +15,16 @@ MODELS = {
     "GPT-2": GPT2Config(vocab_size=100, n_embd=64, n_layer=2, n_head=4, bos_token_id=1, eos_token_id=None),
     "Llama, grouped heads": LlamaConfig(**SIZES, num_key_value_heads=2),
     "Gemma 2, soft-cap and sliding window": Gemma2Config(**SIZES, num_key_value_heads=2, head_dim=16, sliding_window=8),
-    "gpt-oss, sinks": GptOssConfig(**SIZES, num_key_value_heads=2, head_dim=16, sliding_window=8, num_local_experts=2,
-                                   num_experts_per_tok=2, pad_token_id=0, eos_token_id=None),
+    "gpt-oss, sinks": GptOssConfig(
+        **SIZES,
+        num_key_value_heads=2,
+        head_dim=16,
+        sliding_window=8,
+        num_local_experts=2,
+        num_experts_per_tok=2,
+        pad_token_id=0,
+        eos_token_id=None,
+    ),
 }
 
 

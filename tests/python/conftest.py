@@ -16,7 +16,9 @@ def rng():
 @pytest.fixture
 def small(rng):
     """q, k, v of [2,4,5,8] with two key/value heads and seven keys."""
+
     def make(dtype="float32"):
         shapes = ((2, 4, 5, 8), (2, 2, 7, 8), (2, 2, 7, 8))
         return tuple(rng.standard_normal(shape).astype(dtype) for shape in shapes)
+
     return make

@@ -1,4 +1,5 @@
-"""Attention and its gradients in NumPy, float64, written from <heed/attention.h> alone: what the module is compared with."""
+"""Attention and its gradients in NumPy, float64, written from <heed/attention.h> alone: what heed is compared with."""
+
 import numpy as np
 
 
@@ -11,7 +12,10 @@ def philox(counter, key):
         p0 = np.uint64(0xD2511F53) * c0
         p1 = np.uint64(0xCD9E8D57) * c2
         c0, c1, c2, c3 = (
-            (p1 >> np.uint64(32)) ^ c1 ^ np.uint64(k0), p1 & low, (p0 >> np.uint64(32)) ^ c3 ^ np.uint64(k1), p0 & low
+            (p1 >> np.uint64(32)) ^ c1 ^ np.uint64(k0),
+            p1 & low,
+            (p0 >> np.uint64(32)) ^ c3 ^ np.uint64(k1),
+            p0 & low,
         )
         k0, k1 = (k0 + 0x9E3779B9) & 0xFFFFFFFF, (k1 + 0xBB67AE85) & 0xFFFFFFFF
     return np.stack([c0, c1, c2, c3], -1)
@@ -19,9 +23,7 @@ def philox(counter, key):
 
 def keep_mask(shape, p, seed, offset, first_plane=0):
     b, h, t, s = shape
-    plane, i, j = np.meshgrid(
-        np.arange(first_plane, first_plane + b * h), np.arange(t), np.arange(s), indexing="ij"
-    )
+    plane, i, j = np.meshgrid(np.arange(first_plane, first_plane + b * h), np.arange(t), np.arange(s), indexing="ij")
     words = philox([x.astype(np.uint64) for x in (j // 4, i, plane, np.full_like(j, offset))], seed)
     word = np.take_along_axis(words, (j % 4)[..., None], -1)[..., 0]
     return (word >= int(p * 2**32 + 0.5)).reshape(shape)
@@ -37,10 +39,33 @@ def reduce_to(x, shape):
     return x.sum(axes, keepdims=True)
 
 
-def attention(q, k, v, *, dout=None, dlse=None, first_plane=0, scale=None, causal=False, align="bottom_right",
-              window=(-1, -1), allow=None, pattern=None, bias=None, alibi_slopes=None, softcap=0.0, sinks=None,
-              query_lengths=None, key_lengths=None, query_positions=None, key_positions=None, dropout=0.0, seed=0,
-              dropout_offset=0, dropout_keep=None):
+def attention(
+    q,
+    k,
+    v,
+    *,
+    dout=None,
+    dlse=None,
+    first_plane=0,
+    scale=None,
+    causal=False,
+    align="bottom_right",
+    window=(-1, -1),
+    allow=None,
+    pattern=None,
+    bias=None,
+    alibi_slopes=None,
+    softcap=0.0,
+    sinks=None,
+    query_lengths=None,
+    key_lengths=None,
+    query_positions=None,
+    key_positions=None,
+    dropout=0.0,
+    seed=0,
+    dropout_offset=0,
+    dropout_keep=None,
+):
     """A dict with out, lse, weights (before dropout) and, where dout is given, the gradients."""
     q, k, v = (np.asarray(x, np.float64) for x in (q, k, v))
     b, h, t, d = q.shape
@@ -65,8 +90,9 @@ def attention(q, k, v, *, dout=None, dlse=None, first_plane=0, scale=None, causa
     if allow is not None:
         seen &= expand(allow, full) != 0
     if pattern is not None:
-        seen &= np.vectorize(lambda bb, hh, i, j: pattern.allows(bb, hh, i, j))(
-            *np.indices(full)[:2], pi, pj).astype(bool)
+        seen &= np.vectorize(lambda bb, hh, i, j: pattern.allows(bb, hh, i, j))(*np.indices(full)[:2], pi, pj).astype(
+            bool
+        )
     if query_lengths is not None:
         seen &= np.arange(t)[None, None, :, None] < np.asarray(query_lengths)[:, None, None, None]
     if key_lengths is not None:
@@ -98,8 +124,11 @@ def attention(q, k, v, *, dout=None, dlse=None, first_plane=0, scale=None, causa
 
     keep = np.ones(full)
     if dropout:
-        mask = expand(dropout_keep, full) != 0 if dropout_keep is not None else keep_mask(
-            full, dropout, seed, dropout_offset, first_plane)
+        mask = (
+            expand(dropout_keep, full) != 0
+            if dropout_keep is not None
+            else keep_mask(full, dropout, seed, dropout_offset, first_plane)
+        )
         keep = mask / (1 - dropout)
     dropped = weights * keep
     result = {"out": np.einsum("bhij,bhje->bhie", dropped, vh), "lse": lse, "weights": weights}

@@ -1,4 +1,5 @@
 """Arrays of any library: no copies, any strides, clear refusals."""
+
 import array
 import ctypes
 
@@ -46,7 +47,8 @@ def test_results_lie_where_out_says(small):
     out = memory[:, :, 1:5].transpose(0, 2, 1, 3)  # [B,H,T,E] inside a larger [B,T,6,E]
     assert heed.attend(q, k, v, out=out) is out
     through_address = np.ctypeslib.as_array(
-        ctypes.cast(address(memory), ctypes.POINTER(ctypes.c_float)), shape=memory.shape)
+        ctypes.cast(address(memory), ctypes.POINTER(ctypes.c_float)), shape=memory.shape
+    )
     assert np.allclose(through_address[:, :, 1:5].transpose(0, 2, 1, 3), plain.attention(q, k, v)["out"], atol=1e-5)
     assert np.isnan(memory[:, :, 0]).all() and np.isnan(memory[:, :, 5]).all()
 
@@ -118,10 +120,15 @@ def test_negative_strides_are_written(small):
     assert np.array_equal(memory[:, ::-1, ::-1], heed.attend(q, k, v))
 
 
-@pytest.mark.parametrize("make", [
-    lambda x: np.frombuffer(x.tobytes(), x.dtype).reshape(x.shape), lambda x: memoryview(x.tobytes()),
-    lambda x: OnlyDlpack(np.frombuffer(x.tobytes(), x.dtype).reshape(x.shape)),
-], ids=["NumPy", "bytes", "DLPack"])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda x: np.frombuffer(x.tobytes(), x.dtype).reshape(x.shape),
+        lambda x: memoryview(x.tobytes()),
+        lambda x: OnlyDlpack(np.frombuffer(x.tobytes(), x.dtype).reshape(x.shape)),
+    ],
+    ids=["NumPy", "bytes", "DLPack"],
+)
 def test_read_only_is_refused_as_output(small, make):
     q, k, v = small()
     with pytest.raises(ValueError, match=r"\[attend\] out: expected an array that may be written, got a read-only one"):
@@ -134,22 +141,30 @@ def test_output_over_input_is_refused(small):
         heed.attend(q, k, v, out=q)
 
 
-@pytest.mark.parametrize("change, message", [
-    (lambda q: q.astype("int32"), r"\[attend\] q: .*f32.*i32"),
-    (lambda q: q.astype("complex64"), r"\[attend\] q: expected elements of a type that heed knows.*complex64"),
-    (lambda q: q.astype(">f4"), r"\[attend\] q: expected elements in this machine's byte order, got >f4"),
-    (lambda q: q.astype("longdouble"), r"\[attend\] q: expected elements of a type that heed knows"),
-    (lambda q: q.astype("O"), r"\[attend\] q: expected elements of a type that heed knows.*object"),
-    (lambda q: q.astype("float64"), r"\[attend\] k: .*f64.*f32"),
-    (lambda q: q[0], r"\[attend\] q: expected 4 axes"),
-    (lambda q: q[:, :3], r"\[attend\] k has 2 heads; 3 query heads need 3 or 1"),
-    (lambda q: q[..., :5], r"\[attend\] k: expected head size 5"),
-    (lambda q: q[None, None, None, None, None], r"\[attend\] q: expected at most 8 axes, got 9"),
-    (lambda q: np.zeros(q.size * 5, "u1")[1:q.size * 4 + 1].view("f4").reshape(q.shape),
-     r"\[attend\] q: expected memory on a multiple of the element size"),
-    (lambda q: np.zeros(q.shape, [("x", "f4"), ("y", "u1")])["x"], r"\[attend\] q: expected strides of whole elements"),
-    (lambda q: [[1.0, 2.0]], r"\[attend\] q: expected an array or a list of numbers, got list"),
-])
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        (lambda q: q.astype("int32"), r"\[attend\] q: .*f32.*i32"),
+        (lambda q: q.astype("complex64"), r"\[attend\] q: expected elements of a type that heed knows.*complex64"),
+        (lambda q: q.astype(">f4"), r"\[attend\] q: expected elements in this machine's byte order, got >f4"),
+        (lambda q: q.astype("longdouble"), r"\[attend\] q: expected elements of a type that heed knows"),
+        (lambda q: q.astype("O"), r"\[attend\] q: expected elements of a type that heed knows.*object"),
+        (lambda q: q.astype("float64"), r"\[attend\] k: .*f64.*f32"),
+        (lambda q: q[0], r"\[attend\] q: expected 4 axes"),
+        (lambda q: q[:, :3], r"\[attend\] k has 2 heads; 3 query heads need 3 or 1"),
+        (lambda q: q[..., :5], r"\[attend\] k: expected head size 5"),
+        (lambda q: q[None, None, None, None, None], r"\[attend\] q: expected at most 8 axes, got 9"),
+        (
+            lambda q: np.zeros(q.size * 5, "u1")[1 : q.size * 4 + 1].view("f4").reshape(q.shape),
+            r"\[attend\] q: expected memory on a multiple of the element size",
+        ),
+        (
+            lambda q: np.zeros(q.shape, [("x", "f4"), ("y", "u1")])["x"],
+            r"\[attend\] q: expected strides of whole elements",
+        ),
+        (lambda q: [[1.0, 2.0]], r"\[attend\] q: expected an array or a list of numbers, got list"),
+    ],
+)
 def test_wrong_arrays(small, change, message):
     q, k, v = small()
     with pytest.raises(ValueError, match=message):
@@ -189,8 +204,21 @@ def test_wrong_arguments(small):
 
 def test_none_means_not_given(small):
     q, k, v = small()
-    names = ["scale", "causal", "window", "allow", "bias", "sinks", "lengths", "pattern", "dropout", "kernel", "out", "lse",
-             "context"]
+    names = [
+        "scale",
+        "causal",
+        "window",
+        "allow",
+        "bias",
+        "sinks",
+        "lengths",
+        "pattern",
+        "dropout",
+        "kernel",
+        "out",
+        "lse",
+        "context",
+    ]
     assert np.array_equal(heed.attend(q, k, v, **{name: None for name in names}), heed.attend(q, k, v))
 
 
@@ -227,6 +255,8 @@ def test_lists_and_the_buffer_protocol_for_small_arguments(small):
     assert np.array_equal(heed.attend(q, k, v, key_lengths=(3, 6)), expected)
     assert np.array_equal(heed.attend(q, k, v, key_lengths=array.array("i", [3, 6])), expected)
     slopes = heed.alibi_slopes(4)
-    assert np.array_equal(heed.attend(q, k, v, alibi_slopes=slopes), heed.attend(q, k, v, alibi_slopes=np.array(slopes)))
+    assert np.array_equal(
+        heed.attend(q, k, v, alibi_slopes=slopes), heed.attend(q, k, v, alibi_slopes=np.array(slopes))
+    )
     with pytest.raises(ValueError, match="expected an array or a list of numbers, got str"):
         heed.attend(q, k, v, key_lengths=["3", "6"])

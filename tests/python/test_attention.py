@@ -1,4 +1,5 @@
 """heed.attend and attend_backward against golden files of other software and against NumPy in float64."""
+
 import json
 import pathlib
 
@@ -14,8 +15,13 @@ TOLERANCE = {"float64": 1e-11, "float32": 2e-5, "float16": 4e-3}
 
 def golden_options(file):
     spec = json.loads(file.metadata["spec"])
-    arrays = {"alibi": ("alibi_slopes", "alibi_slopes"), "bias": ("bias", "bias"), "mask": ("allow", "mask"),
-              "lengths": ("key_lengths", "key_lengths"), "sinks": ("sinks", "sinks")}
+    arrays = {
+        "alibi": ("alibi_slopes", "alibi_slopes"),
+        "bias": ("bias", "bias"),
+        "mask": ("allow", "mask"),
+        "lengths": ("key_lengths", "key_lengths"),
+        "sinks": ("sinks", "sinks"),
+    }
     options = {}
     for key, value in spec.items():
         if key in ("scale", "softcap", "causal"):

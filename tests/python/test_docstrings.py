@@ -1,4 +1,5 @@
 """Every public function has a docstring with an example, and the example is right."""
+
 import doctest
 import inspect
 
@@ -39,6 +40,8 @@ def test_every_function_has_an_example():
     missing = [
         name
         for name in dir(heed)
-        if not name.startswith("_") and has_documentation(getattr(heed, name)) and ">>>" not in getattr(heed, name).__doc__
+        if not name.startswith("_")
+        and has_documentation(getattr(heed, name))
+        and ">>>" not in getattr(heed, name).__doc__
     ]
     assert missing == []

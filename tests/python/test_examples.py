@@ -1,4 +1,5 @@
 """The examples run, and so does every Python block of the documentation."""
+
 import os
 import pathlib
 import re
@@ -18,7 +19,9 @@ PAGES = [page for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.m
 def run(script, folder):
     # One thread for PyTorch: its spinning threads and other tests get in each other's way.
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    result = subprocess.run([sys.executable, "-B", str(script)], cwd=folder, env=environment, capture_output=True, text=True)
+    result = subprocess.run(
+        [sys.executable, "-B", str(script)], cwd=folder, env=environment, capture_output=True, text=True
+    )
     assert result.returncode == 0, result.stdout + result.stderr
     return result.stdout
 

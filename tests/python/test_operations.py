@@ -1,4 +1,5 @@
 """The rest of the public API against NumPy, and gradients against differences."""
+
 import copy
 import json
 import pathlib
@@ -77,12 +78,21 @@ def test_rope(rng, pairing):
     place = x.copy()
     assert heed.rope(place, table, positions=positions, out=place) is place and np.allclose(place, expected)
     other = heed.rope_table(heed.Rope(4, theta=900.0, pairing=pairing))
-    assert np.allclose(heed.rerotate(rotated, table, other, positions=positions), heed.rope(x, other, positions=positions))
+    assert np.allclose(
+        heed.rerotate(rotated, table, other, positions=positions), heed.rope(x, other, positions=positions)
+    )
 
 
 def test_rope_scalings():
-    scalings = [heed.RopeLinear(4.0), heed.RopeNtk(4.0), heed.RopeDynamicNtk(4.0, 128), heed.RopeYarn(4.0, 128),
-                heed.RopeLlama3(), heed.RopeLongRope(128, [1.0] * 16, [2.0] * 16), heed.RopeProportional(0.5)]
+    scalings = [
+        heed.RopeLinear(4.0),
+        heed.RopeNtk(4.0),
+        heed.RopeDynamicNtk(4.0, 128),
+        heed.RopeYarn(4.0, 128),
+        heed.RopeLlama3(),
+        heed.RopeLongRope(128, [1.0] * 16, [2.0] * 16),
+        heed.RopeProportional(0.5),
+    ]
     plain_table = heed.rope_table(heed.Rope(32))
     for scaling in scalings:
         rope = heed.Rope(32, scaling=scaling)
@@ -174,7 +184,13 @@ def test_linear_attention_gradients_and_own_features(rng):
     for feature in ("elu_plus_one", square):
         run = lambda q=q, k=k, v=v, s=s, z=z: heed.linear_attend(q, k, v, feature=feature, initial=(s, z))  # noqa: E731
         got = heed.linear_attend_backward(q, k, v, dout, feature=feature, initial=(s, z), dinitial=True)
-        named = {"q": (q, got.dq), "k": (k, got.dk), "v": (v, got.dv), "s": (s, got.dinitial.s), "z": (z, got.dinitial.z)}
+        named = {
+            "q": (q, got.dq),
+            "k": (k, got.dk),
+            "v": (v, got.dv),
+            "s": (s, got.dinitial.s),
+            "z": (z, got.dinitial.z),
+        }
         for name, (x, gradient) in named.items():
             assert np.allclose(gradient, difference(lambda y: run(**{name: y}), x, dout), atol=1e-6), name
     wider = heed.FeatureFunction(lambda x: np.concatenate([np.exp(x), np.exp(-x)]), size=6)
@@ -222,14 +238,17 @@ def test_infini_attention(rng, update):
     split = heed.InfiniMemory()
     rows = []
     for begin, end in ((0, 1), (1, 6), (6, 11)):
-        rows.append(heed.infini_attend(*(x[:, :, begin:end] for x in (q, k, v)), gates, split, segment=4, update=update))
+        rows.append(
+            heed.infini_attend(*(x[:, :, begin:end] for x in (q, k, v)), gates, split, segment=4, update=update)
+        )
         split = pickle.loads(pickle.dumps(copy.deepcopy(split)))
     assert np.allclose(np.concatenate(rows, 2), expected) and np.allclose(split.m, memory.m)
 
     dout, before = rng.standard_normal(out.shape), heed.InfiniMemory()
     got = heed.infini_attend_backward(q, k, v, gates, dout, before, segment=4, update=update)
     run = lambda **new: heed.infini_attend(  # noqa: E731
-        **{**dict(q=q, k=k, v=v, gates=gates), **new}, memory=heed.InfiniMemory(), segment=4, update=update)
+        **{**dict(q=q, k=k, v=v, gates=gates), **new}, memory=heed.InfiniMemory(), segment=4, update=update
+    )
     for name, gradient in (("gates", got.dgates), ("k", got.dk)):
         x = {"gates": gates, "k": k}[name]
         assert np.allclose(gradient, difference(lambda y: run(**{name: y}), x, dout), atol=1e-5), name
@@ -266,8 +285,15 @@ def test_merge(small, rng):
     gradients = heed.merge_backward(parts, dout)
     out, lse = parts[1]
     replaced = lambda o, l: heed.merge([parts[0], (o, l), parts[2]])[0]  # noqa: E731
-    assert np.allclose(gradients[1][0][:1, :1], difference(lambda x: replaced(np.concatenate(
-        [np.concatenate([x, out[:1, 1:]], 1), out[1:]]), lse)[:1, :1], out[:1, :1], dout[:1, :1]), atol=1e-6)
+    assert np.allclose(
+        gradients[1][0][:1, :1],
+        difference(
+            lambda x: replaced(np.concatenate([np.concatenate([x, out[:1, 1:]], 1), out[1:]]), lse)[:1, :1],
+            out[:1, :1],
+            dout[:1, :1],
+        ),
+        atol=1e-6,
+    )
     assert np.allclose(gradients[1][1], difference(lambda x: replaced(out, x), lse, dout), atol=1e-6)
     with pytest.raises(ValueError, match="parts: expected at least one"):
         heed.merge([])
@@ -298,8 +324,18 @@ def test_patterns_compose():
 def test_sizes():
     model = heed.model_preset("llama-3-8b")
     assert heed.attention_kind(heed.with_attention(model, "mla")) == "mla"
-    shape = heed.ModelShape(layers=2, d_model=8, heads=2, kv_heads=1, head_size=4, value_size=4, d_ff=16, vocab=10,
-                            kind="decoder", norm="rms_norm")
+    shape = heed.ModelShape(
+        layers=2,
+        d_model=8,
+        heads=2,
+        kv_heads=1,
+        head_size=4,
+        value_size=4,
+        d_ff=16,
+        vocab=10,
+        kind="decoder",
+        norm="rms_norm",
+    )
     assert heed.attention_kind(shape) == "mqa" and heed.kv_bytes_per_token(shape, 4) == 2 * 2 * 4 * 4
     shape.latent = heed.LatentAttention(kv_rank=4, nope_size=2, rope_size=2, value_size=4)
     assert heed.attention_kind(shape) == "mla"
@@ -310,7 +346,11 @@ def test_sizes():
 
 
 def test_safetensors(tmp_path, rng):
-    tensors = {"a": rng.standard_normal((2, 3)).astype("float32"), "b": np.arange(5)[::-1], "c": np.array([True, False])}
+    tensors = {
+        "a": rng.standard_normal((2, 3)).astype("float32"),
+        "b": np.arange(5)[::-1],
+        "c": np.array([True, False]),
+    }
     path = tmp_path / "x.safetensors"
     heed.write_safetensors(path, tensors, {"who": "me"})
     file = heed.SafetensorsFile(path)

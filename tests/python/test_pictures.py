@@ -1,4 +1,5 @@
 """What a notebook shows: well-formed, complete, and with the right numbers in it."""
+
 import re
 import xml.etree.ElementTree
 
@@ -17,7 +18,10 @@ def test_walkthrough_shows_its_steps():
     cells = [cell.text for cell in page.iter("td")]
     assert "0.2689" in cells and "0.7311" in cells and "-\u221e" in cells
     titles = [bold.text for bold in page.iter("b")]
-    assert len(titles) == len(walk) == len(list(walk)) and walk["weights"].title in titles[[s.name for s in walk].index("weights")]
+    assert (
+        len(titles) == len(walk) == len(list(walk))
+        and walk["weights"].title in titles[[s.name for s in walk].index("weights")]
+    )
     assert "0.2689" in str(walk) and "softmax" in str(walk).lower()
     assert walk.largest_difference < 1e-12 and walk.visible.tolist() == [[[1, 0], [1, 1]]]
 

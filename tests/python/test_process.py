@@ -1,4 +1,5 @@
 """Threads, forks, memory: what a long-lived process relies on."""
+
 import gc
 import os
 import threading
@@ -113,8 +114,9 @@ def test_no_leak_over_100000_calls(rng):
     def call(n):
         out, lse = heed.attend(q, k, v, bias=bias, key_lengths=lengths, causal=True, lse=True, context=context)
         if n % 10 == 0:
-            heed.attend_backward(q, k, v, out, lse, out, bias=bias, key_lengths=lengths, causal=True, dbias=True,
-                                 context=context)
+            heed.attend_backward(
+                q, k, v, out, lse, out, bias=bias, key_lengths=lengths, causal=True, dbias=True, context=context
+            )
             with pytest.raises(ValueError):
                 heed.attend(q, k[..., :3], v)
             heed.attend(memoryview(q), k, v, context=context)

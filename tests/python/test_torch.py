@@ -1,4 +1,5 @@
 """heed.torch: PyTorch's semantics, gradients by gradcheck, no copies. Skipped where PyTorch is not installed."""
+
 import doctest
 
 import numpy as np
@@ -82,9 +83,18 @@ def test_tensors_elsewhere_are_refused():
         heed.attend(q.to(torch.complex64), k, v)
 
 
-SHAPES = [((2, 4, 7, 16), None), ((3, 7, 16), None), ((7, 16), None), ((2, 3, 4, 7, 16), None),
-          ((2, 4, 7, 16), (2, 4, 11, 16)), ((2, 4, 11, 16), (2, 4, 7, 16)), ((2, 4, 7, 16), (1, 4, 9, 16)),
-          ((2, 4, 7, 16), (2, 1, 9, 16)), ((2, 4, 0, 16), (2, 4, 3, 16)), ((0, 4, 2, 16), (0, 4, 3, 16))]
+SHAPES = [
+    ((2, 4, 7, 16), None),
+    ((3, 7, 16), None),
+    ((7, 16), None),
+    ((2, 3, 4, 7, 16), None),
+    ((2, 4, 7, 16), (2, 4, 11, 16)),
+    ((2, 4, 11, 16), (2, 4, 7, 16)),
+    ((2, 4, 7, 16), (1, 4, 9, 16)),
+    ((2, 4, 7, 16), (2, 1, 9, 16)),
+    ((2, 4, 0, 16), (2, 4, 3, 16)),
+    ((0, 4, 2, 16), (0, 4, 3, 16)),
+]
 
 
 def compare(arguments, options, dtype=torch.float32, ours=None):
@@ -158,15 +168,19 @@ def test_sdpa_dropout():
     nothing = ht.scaled_dot_product_attention(q, k, v, dropout_p=1.0)
     nothing.sum().backward()
     assert not nothing.any() and not v.grad.any()
-    assert torch.equal(ht.scaled_dot_product_attention(q, k, v, dropout_p=0.0), ht.scaled_dot_product_attention(q, k, v))
+    assert torch.equal(
+        ht.scaled_dot_product_attention(q, k, v, dropout_p=0.0), ht.scaled_dot_product_attention(q, k, v)
+    )
     with pytest.raises(ValueError, match="dropout_p"):
         ht.scaled_dot_product_attention(q, k, v, dropout_p=1.5)
 
 
 def test_sdpa_refuses_what_pytorch_refuses():
     q, k, v = three((2, 4, 7, 16))
-    for options in ({"attn_mask": torch.ones(7, 7, dtype=torch.bool), "is_causal": True},
-                    {"attn_mask": torch.ones(7, 6, dtype=torch.bool)}):
+    for options in (
+        {"attn_mask": torch.ones(7, 7, dtype=torch.bool), "is_causal": True},
+        {"attn_mask": torch.ones(7, 6, dtype=torch.bool)},
+    ):
         with pytest.raises(RuntimeError):
             sdpa(q, k, v, **options)
         with pytest.raises(ValueError):
@@ -195,8 +209,16 @@ def double(*shape):
 def test_gradcheck_of_every_option():
     q, k, v = double(2, 2, 3, 4), double(2, 1, 5, 4), double(2, 1, 5, 3)
     bias, slopes, sinks = double(1, 2, 1, 5), double(2, 2), double(2)
-    options = {"causal": True, "window": (3, -1), "softcap": 2.0, "scale": 0.7, "key_lengths": [5, 3],
-               "allow": torch.rand(2, 1, 3, 5) < 0.9, "dropout": 0.3, "seed": 5}
+    options = {
+        "causal": True,
+        "window": (3, -1),
+        "softcap": 2.0,
+        "scale": 0.7,
+        "key_lengths": [5, 3],
+        "allow": torch.rand(2, 1, 3, 5) < 0.9,
+        "dropout": 0.3,
+        "seed": 5,
+    }
 
     def call(q, k, v, bias, slopes, sinks):
         out, lse = ht.attend(q, k, v, bias=bias, alibi_slopes=slopes, sinks=sinks, lse=True, **options)
@@ -204,8 +226,10 @@ def test_gradcheck_of_every_option():
 
     assert gradcheck(call, (q, k, v, bias, slopes, sinks))
     assert gradcheck(lambda q, k, v: ht.attend(q, k, v, lse=True)[1], (q, k, v))  # through lse alone
-    assert gradcheck(lambda q, k, v: ht.attend(q.transpose(1, 2), k.expand(2, 2, 5, 4), v.expand(2, 2, 5, 3)),
-                     (double(2, 3, 2, 4), k, v))
+    assert gradcheck(
+        lambda q, k, v: ht.attend(q.transpose(1, 2), k.expand(2, 2, 5, 4), v.expand(2, 2, 5, 3)),
+        (double(2, 3, 2, 4), k, v),
+    )
 
 
 def test_gradcheck_of_sdpa():
@@ -229,8 +253,9 @@ def test_gradcheck_of_the_others():
 
     def infini(q, k, v, gates, sinks):
         first, state = ht.infini_attention(q, k, v, gates, segment=2, sinks=sinks)
-        second, state = ht.infini_attention(q * 2, k * 0.5, v + 1, gates, state, segment=2, sinks=sinks, update="delta",
-                                            memory_q=q, memory_k=k)
+        second, state = ht.infini_attention(
+            q * 2, k * 0.5, v + 1, gates, state, segment=2, sinks=sinks, update="delta", memory_q=q, memory_k=k
+        )
         return first, second, state.m, state.z
 
     assert gradcheck(infini, (q, k, v, double(2), double(2)))
@@ -255,9 +280,13 @@ def test_infini_state_is_a_value():
         ht.infini_attention(q, k, v, gates, state, segment=3)[0].sum().backward()
 
 
-@pytest.mark.parametrize("name", ["attend", "scaled_dot_product_attention", "rope", "linear_attention", "infini_attention"])
+@pytest.mark.parametrize(
+    "name", ["attend", "scaled_dot_product_attention", "rope", "linear_attention", "infini_attention"]
+)
 def test_docstring_examples(name):
-    test = doctest.DocTestParser().get_doctest(getattr(ht, name).__doc__, {"heed": heed, "torch": torch}, name, None, None)
+    test = doctest.DocTestParser().get_doctest(
+        getattr(ht, name).__doc__, {"heed": heed, "torch": torch}, name, None, None
+    )
     report = []
     failed, tried = doctest.DocTestRunner(verbose=False).run(test, out=report.append)
     assert tried and not failed, "".join(report)

@@ -1,4 +1,5 @@
-"""Hugging Face models on heed: the same logits and gradients as their own attention. Skipped where it is not installed."""
+"""Hugging Face models on heed: logits and gradients as with their own attention. Skipped where not installed."""
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -9,13 +10,31 @@ import heed.torch  # noqa: E402
 SIZES = dict(vocab_size=50, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4)
 CONFIGS = {
     "llama": lambda: transformers.LlamaConfig(**SIZES, num_key_value_heads=2),
-    "gpt2": lambda: transformers.GPT2Config(vocab_size=50, n_embd=32, n_layer=2, n_head=4, bos_token_id=1, eos_token_id=None,
-                                            attn_pdrop=0.0, embd_pdrop=0.0, resid_pdrop=0.0),
+    "gpt2": lambda: transformers.GPT2Config(
+        vocab_size=50,
+        n_embd=32,
+        n_layer=2,
+        n_head=4,
+        bos_token_id=1,
+        eos_token_id=None,
+        attn_pdrop=0.0,
+        embd_pdrop=0.0,
+        resid_pdrop=0.0,
+    ),
     "mistral, sliding window": lambda: transformers.MistralConfig(**SIZES, num_key_value_heads=2, sliding_window=5),
-    "gemma 2, soft-cap": lambda: transformers.Gemma2Config(**SIZES, num_key_value_heads=2, head_dim=8, sliding_window=5),
-    "gpt-oss, sinks": lambda: transformers.GptOssConfig(**SIZES, num_key_value_heads=2, head_dim=8, sliding_window=5,
-                                                        num_local_experts=2, num_experts_per_tok=2, pad_token_id=0,
-                                                        eos_token_id=None),
+    "gemma 2, soft-cap": lambda: transformers.Gemma2Config(
+        **SIZES, num_key_value_heads=2, head_dim=8, sliding_window=5
+    ),
+    "gpt-oss, sinks": lambda: transformers.GptOssConfig(
+        **SIZES,
+        num_key_value_heads=2,
+        head_dim=8,
+        sliding_window=5,
+        num_local_experts=2,
+        num_experts_per_tok=2,
+        pad_token_id=0,
+        eos_token_id=None,
+    ),
 }
 
 
@@ -51,8 +70,9 @@ def test_generation_with_a_cache():
 def test_encoder():
     torch.manual_seed(0)
     heed.torch.register_transformers()
-    config = transformers.BertConfig(vocab_size=50, hidden_size=32, num_hidden_layers=2, num_attention_heads=4,
-                                     intermediate_size=48)
+    config = transformers.BertConfig(
+        vocab_size=50, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48
+    )
     model = transformers.AutoModel.from_config(config, attn_implementation="eager").eval()
     tokens, padding = torch.randint(0, 50, (2, 9)), torch.tensor([[1] * 9, [1] * 6 + [0] * 3])
     with torch.no_grad():

@@ -1,4 +1,5 @@
 """The stubs: complete, in step with what the functions take, and right in the eyes of a type checker."""
+
 import ast
 import pathlib
 import subprocess
@@ -38,13 +39,21 @@ def test_functions_take_every_keyword_of_their_signature(stub):
         arguments = []
         for argument in node.args.args:
             kind = ast.unparse(argument.annotation)
-            arguments.append({"int": 1, "RopeTable": heed.RopeTable([1.0]), "InfiniMemory": heed.InfiniMemory(),
-                              "Sequence[tuple[ArrayLike, ArrayLike]]": []}.get(kind, x))
+            arguments.append(
+                {
+                    "int": 1,
+                    "RopeTable": heed.RopeTable([1.0]),
+                    "InfiniMemory": heed.InfiniMemory(),
+                    "Sequence[tuple[ArrayLike, ArrayLike]]": [],
+                }.get(kind, x)
+            )
         for keyword in node.args.kwonlyargs:
             try:
                 getattr(heed, node.name)(*arguments, **{keyword.arg: None})
             except (ValueError, TypeError) as error:
-                assert "unexpected keyword" not in str(error) and "incompatible" not in str(error), f"{node.name}: {error}"
+                assert "unexpected keyword" not in str(error) and "incompatible" not in str(error), (
+                    f"{node.name}: {error}"
+                )
             checked += 1
         with pytest.raises(TypeError, match="unexpected keyword|incompatible"):
             getattr(heed, node.name)(*arguments, nonsense=1)
@@ -53,13 +62,27 @@ def test_functions_take_every_keyword_of_their_signature(stub):
 
 def test_mypy_agrees():
     pytest.importorskip("mypy")
-    run = subprocess.run([sys.executable, "-m", "mypy", "--strict", "--no-error-summary", "--cache-dir=/dev/null",
-                          "--no-incremental", str(HERE / "typed_use.py")],
-                         capture_output=True, text=True, cwd=PACKAGE.parent)
+    run = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "mypy",
+            "--strict",
+            "--no-error-summary",
+            "--cache-dir=/dev/null",
+            "--no-incremental",
+            str(HERE / "typed_use.py"),
+        ],
+        capture_output=True,
+        text=True,
+        cwd=PACKAGE.parent,
+    )
     lines = (HERE / "typed_use.py").read_text().splitlines()
     wrong = {n for n, line in enumerate(lines, 1) if line.endswith("# wrong")}
     errors = [line for line in run.stdout.splitlines() if ": error:" in line]
-    elsewhere = [line for line in errors if not line.startswith(str(HERE / "typed_use.py")) and "typed_use.py" not in line]
+    elsewhere = [
+        line for line in errors if not line.startswith(str(HERE / "typed_use.py")) and "typed_use.py" not in line
+    ]
     found = {int(line.split(":")[1]) for line in errors if "typed_use.py" in line}
     assert not elsewhere, "\n".join(elsewhere)
     assert found == wrong, run.stdout + run.stderr

@@ -1,4 +1,5 @@
 """Read by mypy in test_typing.py: what a typed program gets from heed. Lines marked `wrong` must be errors."""
+
 import numpy as np
 import numpy.typing as npt
 

@@ -7,6 +7,7 @@ anything else with DLPack, without copies.
 Letters: B batch entries, H query heads, G key/value heads, T queries, S keys, D size of a query and key head, E size of
 a value head. heed.torch has the same with gradients; heed.patterns says who sees whom.
 """
+
 from . import patterns as patterns
 from ._core import *  # noqa: F403
 from ._core import __version__ as __version__

@@ -1,4 +1,5 @@
 """Results that people look at: a notebook shows them as pictures, print() as text."""
+
 from __future__ import annotations
 
 import html
@@ -56,7 +57,13 @@ class WalkthroughStep:
     """One line of the calculation. `values` is float64, of one batch entry; `shape` that of the whole batch."""
 
     def __init__(
-        self, name: str, title: str, formula: str, operands: Sequence[tuple[int, ...]], shape: tuple[int, ...], values: Any
+        self,
+        name: str,
+        title: str,
+        formula: str,
+        operands: Sequence[tuple[int, ...]],
+        shape: tuple[int, ...],
+        values: Any,
     ) -> None:
         self.name = name
         self.title = title

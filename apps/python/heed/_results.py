@@ -1,4 +1,5 @@
 """Named tuples that functions return."""
+
 from typing import Any, NamedTuple, Optional
 
 

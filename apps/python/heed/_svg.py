@@ -1,4 +1,5 @@
 """Small SVG pictures of matrices: no plotting library, nothing loaded from anywhere."""
+
 from __future__ import annotations
 
 import html
@@ -54,7 +55,8 @@ def heat_map(
                 parts.append(f"<rect x='{c}' y='{r}' width='1' height='1' fill='{shade(x / top)}'/>")
     parts.append("</svg>")
     parts.append(
-        f"<rect x='0.5' y='{label + 0.5}' width='{width - 1}' height='{height - 1}' fill='none' stroke='#999999'/></svg>"
+        f"<rect x='0.5' y='{label + 0.5}' width='{width - 1}' height='{height - 1}' fill='none' "
+        "stroke='#999999'/></svg>"
     )
     return "".join(parts)
 
@@ -74,4 +76,8 @@ def table(
                 style += f"background:{shade(x)};color:{'#fff' if x > 0.3 else '#000'};"
             cells.append(f"<td style='{style}'>{number(x)}</td>")
         lines.append("<tr>" + "".join(cells) + "</tr>")
-    return "<table style='border-collapse:collapse;display:inline-table;margin:4px 12px 4px 0'>" + "".join(lines) + "</table>"
+    return (
+        "<table style='border-collapse:collapse;display:inline-table;margin:4px 12px 4px 0'>"
+        + "".join(lines)
+        + "</table>"
+    )

@@ -1,4 +1,5 @@
 """Softmax attention for PyTorch: differentiable, and in the place of PyTorch's own."""
+
 from __future__ import annotations
 
 import math
@@ -26,7 +27,14 @@ class Attend(torch.autograd.Function):
     @staticmethod
     def forward(ctx, q, k, v, bias, alibi_slopes, sinks, options, out=()):  # type: ignore[no-untyped-def]
         out, lse = _core.attend(
-            q, k, v, bias=bias, alibi_slopes=alibi_slopes, sinks=sinks, lse=True, **options,
+            q,
+            k,
+            v,
+            bias=bias,
+            alibi_slopes=alibi_slopes,
+            sinks=sinks,
+            lse=True,
+            **options,
             out=out[0] if out else None,  # in a tuple, autograd does not take it for an input
         )
         ctx.save_for_backward(q, k, v, out, lse, bias, alibi_slopes, sinks)
@@ -44,8 +52,20 @@ class Attend(torch.autograd.Function):
             dout = out.new_zeros(()).expand(out.shape)
         needs = ctx.needs_input_grad
         g = _core.attend_backward(
-            q, k, v, out, lse, dout, dlse=dlse, bias=bias, alibi_slopes=alibi_slopes, sinks=sinks,
-            dbias=needs[3], dalibi_slopes=needs[4], dsinks=needs[5], **ctx.options,
+            q,
+            k,
+            v,
+            out,
+            lse,
+            dout,
+            dlse=dlse,
+            bias=bias,
+            alibi_slopes=alibi_slopes,
+            sinks=sinks,
+            dbias=needs[3],
+            dalibi_slopes=needs[4],
+            dsinks=needs[5],
+            **ctx.options,
         )
         dbias = g.dbias.to(bias.dtype) if needs[3] else None
         dslopes = g.dalibi_slopes.to(alibi_slopes.dtype) if needs[4] else None
@@ -149,8 +169,12 @@ def scaled_dot_product_attention(
 
     q, k, v, mask, leading = query, key, value, attn_mask, None
     heads_fit = enable_gqa or query.shape[:2] == key.shape[:2]
-    if query.dim() != 4 or query.shape[0] != key.shape[0] or key.shape[:2] != value.shape[:2] or not heads_fit or (
-        mask is not None and mask.dim() != 4
+    if (
+        query.dim() != 4
+        or query.shape[0] != key.shape[0]
+        or key.shape[:2] != value.shape[:2]
+        or not heads_fit
+        or (mask is not None and mask.dim() != 4)
     ):
         q, k, v, mask, leading = _to_four_axes(query, key, value, attn_mask, enable_gqa)
 

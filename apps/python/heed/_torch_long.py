@@ -1,4 +1,5 @@
 """RoPE, linear attention and Infini-attention for PyTorch, differentiable."""
+
 from __future__ import annotations
 
 from typing import Any, NamedTuple, Optional
@@ -86,7 +87,7 @@ def linear_attention(
 
 
 class InfiniState(NamedTuple):
-    """What Infini-attention carries from call to call: M [B,G,D,E] and z [B,G,D] as tensors that gradients pass through,
+    """What Infini-attention carries from call to call: M [B,G,D,E] and z [B,G,D], tensors that gradients pass through,
     and the memory itself, which also holds the tokens of a segment that is not complete."""
 
     m: torch.Tensor
@@ -99,7 +100,9 @@ class InfiniState(NamedTuple):
 
 class InfiniAttend(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, q, k, v, gates, memory_q, memory_k, sinks, alibi_slopes, m, z, before, moved, options):  # type: ignore[no-untyped-def]
+    def forward(  # type: ignore[no-untyped-def]
+        ctx, q, k, v, gates, memory_q, memory_k, sinks, alibi_slopes, m, z, before, moved, options
+    ):
         given = {"memory_q": memory_q, "memory_k": memory_k, "sinks": sinks, "alibi_slopes": alibi_slopes}
         forward_options = {name: value for name, value in options.items() if name != "unroll"}
         out = _core.infini_attend(q, k, v, gates, moved, **given, **forward_options)
@@ -117,9 +120,24 @@ class InfiniAttend(torch.autograd.Function):
             dout = q.new_zeros(()).expand(q.shape[0], q.shape[1], q.shape[2], v.shape[3])
         needs = ctx.needs_input_grad
         g = _core.infini_attend_backward(
-            q, k, v, gates, dout, ctx.before, memory_q=memory_q, memory_k=memory_k, sinks=sinks,
-            alibi_slopes=alibi_slopes, dgates=needs[3], dsinks=needs[6], dalibi_slopes=needs[7], dm=needs[8],
-            dz=needs[9], after_dm=dm, after_dz=dz, **ctx.options,
+            q,
+            k,
+            v,
+            gates,
+            dout,
+            ctx.before,
+            memory_q=memory_q,
+            memory_k=memory_k,
+            sinks=sinks,
+            alibi_slopes=alibi_slopes,
+            dgates=needs[3],
+            dsinks=needs[6],
+            dalibi_slopes=needs[7],
+            dm=needs[8],
+            dz=needs[9],
+            after_dm=dm,
+            after_dz=dz,
+            **ctx.options,
         )
         small = (
             None if gradient is None else gradient.to(of.dtype)
@@ -145,8 +163,8 @@ def infini_attention(
 ) -> tuple[torch.Tensor, InfiniState]:
     """heed.infini_attend with gradients: of q, k, v, gates and what came before, through the memory between calls.
 
-    q [B,H,T,D], k [B,G,T,D], v [B,G,T,E], gates [H]; the options are heed.infini_attend's. Returns out [B,H,T,E] and the
-    state to give to the call with what follows; the state that came in is left as it was. state.detach() cuts the
+    q [B,H,T,D], k [B,G,T,D], v [B,G,T,E], gates [H]; the options are heed.infini_attend's. Returns out [B,H,T,E] and
+    the state to give to the call with what follows; the state that came in is left as it was. state.detach() cuts the
     gradient between calls, unroll within one. Calls that gradients pass through are whole segments, but for the last.
 
     >>> x, gates = torch.ones(1, 1, 4, 2, requires_grad=True), torch.zeros(1, requires_grad=True)
@@ -161,7 +179,16 @@ def infini_attention(
         out, m, z = InfiniAttend.apply(q, k, v, gates, *given, m, z, before, moved, {**options, "unroll": unroll})
     else:
         out = _core.infini_attend(
-            q, k, v, gates, moved, memory_q=memory_q, memory_k=memory_k, sinks=sinks, alibi_slopes=alibi_slopes, **options
+            q,
+            k,
+            v,
+            gates,
+            moved,
+            memory_q=memory_q,
+            memory_k=memory_k,
+            sinks=sinks,
+            alibi_slopes=alibi_slopes,
+            **options,
         )
         m, z = torch.from_numpy(moved.m), torch.from_numpy(moved.z)
     return out, InfiniState(m, z, moved)

@@ -1,7 +1,8 @@
 """The building blocks of patterns: who sees whom. They compose with & and |, see heed.Pattern.
 
-    sinks_and_recent = causal() & (prefix([4]) | window(511, 0))
+sinks_and_recent = causal() & (prefix([4]) | window(511, 0))
 """
+
 from ._core import Pattern
 
 causal = Pattern.causal
