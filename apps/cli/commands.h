@@ -6,6 +6,7 @@ class App;
 
 /// Each adds one command to the program; the command runs when the program's arguments are parsed.
 void add_attend(CLI::App& app);
+void add_cache(CLI::App& app);
 void add_explain(CLI::App& app);
 void add_patterns(CLI::App& app);
 void add_positions(CLI::App& app);

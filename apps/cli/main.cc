@@ -33,7 +33,7 @@ std::string tidy(std::string help) {
 /// Why no command was found: none was given, or none is called that.
 std::string no_command(int count, char** arguments) {
     const std::string expected =
-        "expected a command: attend, explain, patterns, positions, size or walkthrough (see heed --help)";
+        "expected a command: attend, cache, explain, patterns, positions, size or walkthrough (see heed --help)";
     return count < 2 ? expected : expected + ", got '" + arguments[1] + "'";
 }
 
@@ -43,6 +43,7 @@ int run(int count, char** arguments) {
     app.set_help_flag("-h,--help", "Print this help");
     app.require_subcommand(1);
     add_attend(app);
+    add_cache(app);
     add_explain(app);
     add_patterns(app);
     add_positions(app);
@@ -52,6 +53,7 @@ int run(int count, char** arguments) {
         "Examples:\n"
         "  heed walkthrough                                  a small example, every number of it\n"
         "  heed attend in.safetensors --out out.safetensors  attention on tensors from a file\n"
+        "  heed cache llama-3-8b --memory 24                 what caches cost, and how many fit\n"
         "  heed explain --shape 1,32,8,4096,4096,128 --causal --dtype bf16\n"
         "  heed patterns \"causal & window(255, 0)\"           a mask pattern, drawn, and its cost\n"
         "  heed positions --svg rope.svg                     rotary frequencies and their scalings, drawn\n"

@@ -4,13 +4,12 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <filesystem>
-#include <fstream>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "commands.h"
+#include "model_argument.h"
 #include "numbers.h"
 #include "size_report.h"
 
@@ -43,32 +42,6 @@ constexpr auto examples = R"(Examples:
   heed size --list                                    the presets
 )";
 
-std::string read_config(const std::filesystem::path& path) {
-    constexpr std::size_t limit = std::size_t{16} << 20U;
-    std::ifstream file(path, std::ios::binary);
-    std::string text(limit + 1, '\0');
-    // Reading a folder opens and then fails; both end here.
-    if (!file || (!file.read(text.data(), static_cast<std::streamsize>(text.size())) && !file.eof())) {
-        throw heed::FileError(fmt::format("[size] --config: cannot read {}", path.string()));
-    }
-    text.resize(static_cast<std::size_t>(file.gcount()));
-    return text;  // one byte too long is refused by the parser, with the limit
-}
-
-heed::ModelShape load_config(const std::string& argument) {
-    std::filesystem::path path = argument;
-    std::error_code ignored;
-    if (std::filesystem::is_directory(path, ignored)) { path /= "config.json"; }
-    heed::ModelShape model;
-    try {
-        model = heed::model_from_config(read_config(path));
-    } catch (const heed::Error& error) { throw heed::Error(fmt::format("{} (in {})", error.what(), path.string())); }
-    // Most are called config.json; then the folder says which model it is.
-    const std::filesystem::path folder = std::filesystem::absolute(path).lexically_normal().parent_path();
-    model.name = path.filename() == "config.json" ? folder.filename().string() : path.stem().string();
-    return model;
-}
-
 /// As long as every model was made for, but not more than 8192.
 std::int64_t usual_context(const std::vector<heed::ModelShape>& models) {
     std::int64_t context = 8192;
@@ -93,7 +66,7 @@ void run(const Arguments& arguments) {
     }
     std::vector<heed::ModelShape> models;
     for (const std::string& name : arguments.names) { models.push_back(heed::model_preset(name)); }
-    for (const std::string& path : arguments.configs) { models.push_back(load_config(path)); }
+    for (const std::string& path : arguments.configs) { models.push_back(load_model_config("size", path)); }
     if (models.empty()) {
         throw CLI::ValidationError("size", "expected the name of a preset (--list shows them) or --config FILE");
     }

@@ -2,6 +2,8 @@
 /// All of heed.
 
 #include <heed/attention.h>
+#include <heed/cache.h>
+#include <heed/cache_storage.h>
 #include <heed/context.h>
 #include <heed/convert_heads.h>
 #include <heed/dtype.h>

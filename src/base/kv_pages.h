@@ -1,16 +1,13 @@
 #pragma once
+#include <heed/cache_storage.h>
+
 #include <cstdint>
 
 namespace heed {
 
-/// How the numbers of a cache are stored.
-enum class KvStorage : std::uint8_t {
-    f32,
-    bf16,
-    f16,
-    i8,  ///< value = byte * scale of its row
-    i4,  ///< value = (nibble - 8) * scale of its group of 32 columns; the low half of byte n is column 2n
-};
+/// i8: value = byte * scale of its row. i4: value = (nibble - 8) * scale of its group of 32 columns; the low half of
+/// byte n is column 2n.
+using KvStorage = CacheStorage;
 
 /// Keys, or values, of all pages of a pool. Row t of head g of page p begins at
 /// data + g * head_bytes + p * page_bytes + t * row_bytes, its scales at

@@ -233,6 +233,18 @@ struct Checker {
     Shape output_shape() const { return {problem.q.extent(0), problem.heads, problem.queries, problem.value_size}; }
     Shape row_shape() const { return {problem.q.extent(0), problem.heads, problem.queries}; }
 
+    void outputs(const MutableView& out, const MutableView& lse) {
+        check_output(function, "out", out, output_shape(), {problem.q.dtype(), DType::f32});
+        apart("out", out, {});
+        if (lse) {
+            check_output(function, "lse", lse, row_shape(), {DType::f32, DType::f64});
+            apart("lse", lse, {});
+            if (overlaps(lse, out)) { refuse("lse", "memory apart from out", "an overlap"); }
+        }
+        problem.out = out;
+        problem.lse = lse;
+    }
+
     void apart(const char* name, const View& output, std::initializer_list<View> more_inputs) const {
         const AttentionOptions& o = problem.options;
         const auto check = [&](const char* input, const View& view) {
@@ -271,16 +283,30 @@ AttentionProblem checked_forward(const char* function, const View& q, const View
     checker.queries_and_keys(q, k);
     checker.values(v);
     checker.all_options(options);
-    check_output(function, "out", out, checker.output_shape(), {q.dtype(), DType::f32});
-    checker.apart("out", out, {});
-    if (lse) {
-        check_output(function, "lse", lse, checker.row_shape(), {DType::f32, DType::f64});
-        checker.apart("lse", lse, {});
-        if (overlaps(lse, out)) { refuse(function, "lse", "memory apart from out", "an overlap"); }
-    }
-    checker.problem.out = out;
-    checker.problem.lse = lse;
+    checker.outputs(out, lse);
     return std::move(checker.problem);
+}
+
+AttentionProblem checked_cached(const char* function, const View& q, const AttentionShape& sizes,
+                                const MutableView& out, const AttentionOptions& options, const MutableView& lse) {
+    Checker checker{function, {}};
+    checker.rank4("q", q);
+    check_dtype(function, "q", q, {DType::f32, DType::bf16, DType::f16, DType::f64});
+    const Shape expected{1, q.extent(1), sizes.queries, sizes.head_size};
+    if (!(q.shape() == expected)) { refuse(function, "q", to_string(expected), to_string(q.shape())); }
+    AttentionProblem& p = checker.problem;
+    p.q = q;
+    p.batch = 1;
+    p.heads = q.extent(1);
+    p.queries = sizes.queries;
+    p.head_size = sizes.head_size;
+    p.kv_heads = sizes.kv_heads;
+    p.keys = sizes.keys;
+    p.value_size = sizes.value_size;
+    checker.head_counts();
+    checker.all_options(options);
+    checker.outputs(out, lse);
+    return std::move(p);
 }
 
 AttentionProblem checked_backward(const char* function, const View& q, const View& k, const View& v, const View& out,

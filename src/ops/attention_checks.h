@@ -13,6 +13,10 @@ AttentionProblem checked_backward(const char* function, const View& q, const Vie
                                   const View& lse, const View& dout, const AttentionGradients& gradients,
                                   const AttentionOptions& options, const View& dlse);
 
+/// Keys and values that lie in pages: k and v are absent, the options are packed, `keys` is the sum of their lengths.
+AttentionProblem checked_cached(const char* function, const View& q, const AttentionShape& sizes,
+                                const MutableView& out, const AttentionOptions& options, const MutableView& lse);
+
 /// Shapes and options alone, with no tensor behind them.
 AttentionProblem checked_shape(const char* function, const AttentionShape& shape, const AttentionOptions& options);
 

@@ -5,6 +5,7 @@
 #include "base/overlap.h"
 #include "cpu/instruction_sets.h"
 #include "ops/attention_checks.h"
+#include "ops/mla.h"
 
 #include <cmath>
 #include <vector>
@@ -12,11 +13,7 @@
 namespace heed {
 namespace {
 
-/// The sizes of a call, once they are known to agree.
-struct Sizes {
-    std::int64_t batch, heads, queries, keys;   // B, H, T, S
-    std::int64_t latent, plain, rotary, value;  // r, n, p, v
-};
+using Sizes = MlaSizes;
 
 void check_axes(const char* function, const char* name, const View& view, int rank, const char* axes) {
     if (!view) { refuse(function, name, std::string("a tensor ") + axes, "none"); }
@@ -27,37 +24,9 @@ void check_shape(const char* function, const char* name, const View& view, const
     check_memory(function, name, view);
 }
 
-/// Sizes from q and the weights; `keys` is left 0.
-Sizes checked_sizes(const char* function, const View& q, const MlaWeights& weights) {
-    check_axes(function, "q", q, 4, "[B,H,T,n+p]");
-    check_dtype(function, "q", q, {DType::f32, DType::bf16, DType::f16, DType::f64});
-    check_axes(function, "up_key", weights.up_key, 3, "[H,n,r]");
-    check_axes(function, "up_value", weights.up_value, 3, "[H,v,r]");
-    check_dtype(function, "up_key", weights.up_key, {q.dtype()});
-    check_dtype(function, "up_value", weights.up_value, {q.dtype()});
-    Sizes z{};
-    z.batch = q.extent(0);
-    z.heads = q.extent(1);
-    z.queries = q.extent(2);
-    z.plain = weights.up_key.extent(1);
-    z.latent = weights.up_key.extent(2);
-    z.rotary = q.extent(3) - z.plain;
-    z.value = weights.up_value.extent(1);
-    if (z.rotary < 0) {
-        refuse(function, "q", "at least n = " + std::to_string(z.plain) + " numbers a head, the rows of up_key",
-               std::to_string(q.extent(3)));
-    }
-    if (z.plain < 1 || z.latent < 1) {
-        refuse(function, "up_key", "sizes n and r of at least 1", to_string(weights.up_key.shape()));
-    }
-    check_shape(function, "up_key", weights.up_key, {z.heads, z.plain, z.latent});
-    check_shape(function, "up_value", weights.up_value, {z.heads, z.value, z.latent});
-    return z;
-}
-
 Sizes checked_expanded(const char* function, const View& q, const View& latent, const View& rotary_key,
                        const MlaWeights& weights) {
-    Sizes z = checked_sizes(function, q, weights);
+    Sizes z = checked_mla_sizes(function, q, weights);
     check_axes(function, "latent", latent, 3, "[B,S,r]");
     check_dtype(function, "latent", latent, {q.dtype()});
     z.keys = latent.extent(1);
@@ -242,6 +211,55 @@ void latent_gradient(Context& context, const Sizes& z, const MlaWeights& weights
 
 }  // namespace
 
+namespace {
+/// One query a sequence: the batch takes the place of the rows, so that each head's weights are read once.
+template <class AnyView>
+AnyView rows_of(const MlaSizes& z, const AnyView& view) {
+    return z.queries == 1 ? view.permute({2, 1, 0, 3}) : view;
+}
+}  // namespace
+
+MlaSizes checked_mla_sizes(const char* function, const View& q, const MlaWeights& weights) {
+    check_axes(function, "q", q, 4, "[B,H,T,n+p]");
+    check_dtype(function, "q", q, {DType::f32, DType::bf16, DType::f16, DType::f64});
+    check_axes(function, "up_key", weights.up_key, 3, "[H,n,r]");
+    check_axes(function, "up_value", weights.up_value, 3, "[H,v,r]");
+    check_dtype(function, "up_key", weights.up_key, {q.dtype()});
+    check_dtype(function, "up_value", weights.up_value, {q.dtype()});
+    MlaSizes z{};
+    z.batch = q.extent(0);
+    z.heads = q.extent(1);
+    z.queries = q.extent(2);
+    z.plain = weights.up_key.extent(1);
+    z.latent = weights.up_key.extent(2);
+    z.rotary = q.extent(3) - z.plain;
+    z.value = weights.up_value.extent(1);
+    if (z.rotary < 0) {
+        refuse(function, "q", "at least n = " + std::to_string(z.plain) + " numbers a head, the rows of up_key",
+               std::to_string(q.extent(3)));
+    }
+    if (z.plain < 1 || z.latent < 1) {
+        refuse(function, "up_key", "sizes n and r of at least 1", to_string(weights.up_key.shape()));
+    }
+    check_shape(function, "up_key", weights.up_key, {z.heads, z.plain, z.latent});
+    check_shape(function, "up_value", weights.up_value, {z.heads, z.value, z.latent});
+    return z;
+}
+
+void absorb_queries(Context& context, const MlaSizes& z, const View& q, const MlaWeights& weights,
+                    const MutableView& absorbed) {
+    matmul(context, rows_of(z, q.slice(3, 0, z.plain)), with_axis(weights.up_key, 0),
+           rows_of(z, absorbed.slice(3, 0, z.latent)));
+    if (z.rotary > 0) {
+        copy_or_sum(context, q.slice(3, z.plain, z.plain + z.rotary), absorbed.slice(3, z.latent, z.latent + z.rotary));
+    }
+}
+
+void expand_values(Context& context, const MlaSizes& z, const View& latents, const MlaWeights& weights,
+                   const MutableView& out) {
+    matmul(context, rows_of(z, latents), turned(with_axis(weights.up_value, 0)), rows_of(z, out));
+}
+
 double mla_scale(std::int64_t head_size, double mscale) {
     if (head_size < 1) { refuse("mla_scale", "head_size", "at least 1", std::to_string(head_size)); }
     if (!std::isfinite(mscale)) { refuse("mla_scale", "mscale", "a finite number", std::to_string(mscale)); }
@@ -325,7 +343,7 @@ void mla_attend_backward(Context& context, const View& q, const View& latent, co
 void mla_attend_absorbed(Context& context, const View& q, const View& cache, const MlaWeights& weights,
                          const MutableView& out, const AttentionOptions& options, const MutableView& lse) {
     constexpr const char* function = "mla_attend_absorbed";
-    Sizes z = checked_sizes(function, q, weights);
+    Sizes z = checked_mla_sizes(function, q, weights);
     check_axes(function, "cache", cache, 3, "[B,S,r+p]");
     check_dtype(function, "cache", cache, {q.dtype()});
     z.keys = cache.extent(1);
@@ -350,16 +368,9 @@ void mla_attend_absorbed(Context& context, const View& q, const View& cache, con
     const AttentionOptions scaled = with_scale(options, z);
     checked_forward(function, absorbed, keys, values, latents, scaled, lse);
 
-    // One query a sequence: the batch takes the place of the rows, so that each head's weights are read once.
-    const auto rows = [&](auto view) { return z.queries == 1 ? view.permute({2, 1, 0, 3}) : view; };
-    matmul(context, rows(q.slice(3, 0, z.plain)), with_axis(weights.up_key, 0),
-           rows(absorbed.view().slice(3, 0, z.latent)));
-    if (z.rotary > 0) {
-        copy_or_sum(context, q.slice(3, z.plain, z.plain + z.rotary),
-                    absorbed.view().slice(3, z.latent, z.latent + z.rotary));
-    }
+    absorb_queries(context, z, q, weights, absorbed);
     attend(context, absorbed, keys, values, latents, scaled, lse);
-    matmul(context, rows(View(latents)), turned(with_axis(weights.up_value, 0)), rows(out));
+    expand_values(context, z, latents, weights, out);
 }
 
 }  // namespace heed

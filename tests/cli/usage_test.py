@@ -5,7 +5,7 @@ import unittest
 
 from support import HEED, CliTest, run
 
-COMMANDS = ["attend", "explain", "patterns", "positions", "size", "walkthrough"]
+COMMANDS = ["attend", "cache", "explain", "patterns", "positions", "size", "walkthrough"]
 
 
 class Usage(CliTest):
@@ -25,11 +25,11 @@ class Usage(CliTest):
         self.assertTrue(re.fullmatch(r"heed \d+\.\d+\.\d+\n", self.succeed("--version")))
 
     def test_bad_arguments_are_one_line_and_code_2(self):
-        self.refuse(saying="expected a command: attend, explain, patterns, positions, size or walkthrough")
+        self.refuse(saying="expected a command: attend, cache, explain, patterns, positions, size or walkthrough")
         self.refuse("atend", saying="got 'atend'")
         self.refuse("--bogus", saying="--bogus")
         self.refuse("\x1b[31m\n", saying="\\x1b[31m\\x0a")
-        needed = {"attend": ["x", "--out", "y"], "explain": ["--shape", "1,1,1,1,1,1"], "size": ["gpt2"]}
+        needed = {"attend": ["x", "--out", "y"], "explain": ["--shape", "1,1,1,1,1,1"], "size": ["gpt2"], "cache": ["gpt2"]}
         for command in COMMANDS:
             line = self.refuse(command, *needed.get(command, []), "--bogus", saying="--bogus")
             self.assertTrue(line.startswith(f"heed {command}: "))

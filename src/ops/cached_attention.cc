@@ -1,0 +1,87 @@
+#include "ops/cached_attention.h"
+
+#include "ops/attention_kernels.h"
+#include "ops/kv_rows.h"
+
+#include <vector>
+
+namespace heed {
+namespace {
+
+/// The type that kernels see where rows are widened into tensors.
+DType gathered_type(DType query) { return query == DType::f64 ? DType::f64 : DType::f32; }
+
+/// [1,G,S,columns] of all entries, end to end: rows [0, slots) of each.
+Tensor gather(const AttentionProblem& p, const KvRows& rows, std::int64_t columns, DType dtype) {
+    const KvPages& pages = *p.pages;
+    Tensor all = Tensor::uninitialised(dtype, {1, p.kv_heads, p.keys, columns});
+    // K and V of a latent cache are the same rows: the layout is that of the longer.
+    KvRowLayout layout = kv_row_layout(rows.storage, columns);
+    std::vector<float> buffer(static_cast<std::size_t>(columns));
+    for (std::int64_t g = 0; g < p.kv_heads; ++g) {
+        for (std::int64_t b = 0; b < p.batch; ++b) {
+            const Sequence s = p.sequence(b);
+            for (std::int64_t j = 0; j < s.keys; ++j) {
+                const std::int32_t page = pages.tables[b][j / pages.page_size];
+                const std::int64_t row = j % pages.page_size;
+                const std::int64_t at = (g * p.keys + s.key_begin + j) * columns;
+                float* target = dtype == DType::f32 ? all.as<float>() + at : buffer.data();
+                read_kv_row(layout, row_of(rows, g, page, row), scales_of(rows, g, page, row), columns, target);
+                if (dtype == DType::f64) { std::copy(buffer.begin(), buffer.end(), all.as<double>() + at); }
+            }
+        }
+    }
+    return all;
+}
+
+}  // namespace
+
+void copy_rows(const View& from, const MutableView& to) {
+    dispatch_float(from.dtype(), [&]<class From>() {
+        dispatch_float(to.dtype(), [&]<class To>() {
+            for (std::int64_t b = 0; b < from.extent(0); ++b) {
+                for (std::int64_t h = 0; h < from.extent(1); ++h) {
+                    for (std::int64_t t = 0; t < from.extent(2); ++t) {
+                        const From* x = from.as<From>() + b * from.stride(0) + h * from.stride(1) + t * from.stride(2);
+                        To* y = to.as<To>() + b * to.stride(0) + h * to.stride(1) + t * to.stride(2);
+                        for (std::int64_t c = 0; c < from.extent(3); ++c) {
+                            if constexpr (std::is_same_v<From, To>) {
+                                y[c * to.stride(3)] = x[c * from.stride(3)];
+                            } else if constexpr (std::is_same_v<To, double>) {
+                                y[c * to.stride(3)] = static_cast<double>(x[c * from.stride(3)]);
+                            } else {
+                                y[c * to.stride(3)] = To(static_cast<float>(x[c * from.stride(3)]));
+                            }
+                        }
+                    }
+                }
+            }
+        });
+    });
+}
+
+void attend_mixed(Context& context, const View& q, const View& k, const View& v, const MutableView& out,
+                  const AttentionOptions& options, const MutableView& lse) {
+    Tensor wide_q, wide_out;
+    if (q.dtype() != k.dtype()) {
+        wide_q = Tensor::uninitialised(k.dtype(), q.shape());
+        copy_rows(q, wide_q);
+    }
+    if (out.dtype() != k.dtype() && out.dtype() != DType::f32) {
+        wide_out = Tensor::uninitialised(k.dtype(), out.shape());
+    }
+    attend(context, wide_q ? View(wide_q) : q, k, v, wide_out ? MutableView(wide_out) : out, options, lse);
+    if (wide_out) { copy_rows(wide_out, out); }
+}
+
+void attend_pages(Context& context, const char* function, const AttentionProblem& problem) {
+    choose_attention_kernel(function, problem);
+    const DType dtype = gathered_type(problem.q.dtype());
+    const Tensor k = gather(problem, problem.pages->k, problem.head_size, dtype);
+    const Tensor v = gather(problem, problem.pages->v, problem.value_size, dtype);
+    AttentionOptions options = problem.options;
+    options.scale = problem.scale;
+    attend_mixed(context, problem.q, k, v, problem.out, options, problem.lse);
+}
+
+}  // namespace heed

@@ -1,0 +1,22 @@
+#pragma once
+/// Attention over keys and values that lie in pages.
+
+#include <heed/context.h>
+#include <heed/tensor.h>
+
+#include "base/attention_problem.h"
+
+namespace heed {
+
+/// problem.pages says where the keys are; the entries are packed. The kernel reads the pages themselves, except the
+/// reference, which gets a copy widened to tensors.
+void attend_pages(Context& context, const char* function, const AttentionProblem& problem);
+
+/// to [B,H,T,E] = from, rounded to its type; any strides.
+void copy_rows(const View& from, const MutableView& to);
+
+/// Like attend, where q is of another type than k and v: results are those of the wider type.
+void attend_mixed(Context& context, const View& q, const View& k, const View& v, const MutableView& out,
+                  const AttentionOptions& options, const MutableView& lse);
+
+}  // namespace heed
