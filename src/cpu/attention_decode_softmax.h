@@ -2,6 +2,8 @@
 #include "cpu/attention_pack.h"
 #include "cpu/kv_rows.h"
 
+#include <cmath>
+
 /// Decoding's steps 2 to 5: rows of a tile one by one, the lanes along the keys.
 
 namespace heed::cpu {
