@@ -35,18 +35,20 @@ demo: ## install what is missing, build, take the tour (two to three minutes on 
 	@tools/tour build/release
 
 test: ## install what is missing, build, run every test, also under sanitizers (about 10 minutes on 2 cores)
-	$(call say,1/5 Packages: what is missing from the build and test list)
-	@tools/bootstrap build test
-	$(call say,2/5 Release build$(comma) warnings are errors)
+	$(call say,1/6 Packages: what is missing from the build and test list)
+	@tools/bootstrap build test fuzz
+	$(call say,2/6 Release build$(comma) warnings are errors)
 	@cmake --preset release -DHEED_BUILD_TESTS=ON $(ARGS)
 	@$(BUILD) build/release -j$(JOBS)
-	$(call say,3/5 The library under AddressSanitizer and UndefinedBehaviorSanitizer)
+	$(call say,3/6 The library under AddressSanitizer and UndefinedBehaviorSanitizer)
 	@cmake --preset asan -B build/checked $(CHECKED) $(ARGS)
 	@$(BUILD) build/checked -j$(JOBS)
-	$(call say,4/5 Tests under the sanitizers: unit$(comma) golden$(comma) fuzz$(comma) and a sample of the conformance table)
+	$(call say,4/6 Tests under the sanitizers: unit$(comma) golden$(comma) and a sample of the conformance table)
 	@cd build/checked && HEED_CONFORMANCE_STRIDE=$(STRIDE) $(TEST)
-	$(call say,5/5 Every test: unit$(comma) conformance$(comma) golden$(comma) command line$(comma) package$(comma) documentation)
+	$(call say,5/6 Every test: unit$(comma) conformance$(comma) golden$(comma) command line$(comma) package$(comma) documentation)
 	@cd build/release && $(TEST)
+	$(call say,6/6 libFuzzer: random input to every reader of files and texts$(comma) for seconds)
+	@tools/fuzz
 
 build: ## build only, into build/release
 	@tools/bootstrap build test
@@ -71,9 +73,9 @@ tsan: ## every test under ThreadSanitizer
 	@$(BUILD) build/tsan -j$(JOBS)
 	@cd build/tsan && $(TEST)
 
-fuzz: ## look for crashing input with libFuzzer, SECONDS (default 120) a target
+fuzz: ## look for crashing input with libFuzzer for SECONDS (default 120), every target at once
 	@tools/bootstrap fuzz
-	@CXX=clang++-14 tools/fuzz --seconds $(SECONDS)
+	@tools/fuzz --seconds $(SECONDS)
 
 neon: ## cross-build for 64-bit ARM and run unit and conformance tests under qemu
 	@tools/bootstrap neon
@@ -93,10 +95,12 @@ format: ## clang-format every C++ file in place
 	@tools/bootstrap lint
 	@git ls-files '*.cc' '*.h' | xargs clang-format-14 -i
 
-tidy: ## clang-tidy over src, apps and examples
+# The kernels once, as portable ones: the other instruction sets are the same templates.
+tidy: ## clang-tidy over src, the command line and examples
 	@tools/bootstrap lint
 	@cmake --preset debug -DCMAKE_CXX_COMPILER=clang++-14 $(ARGS)
-	@git ls-files 'src/*.cc' 'apps/*.cc' 'examples/*.cc' | xargs -P$(JOBS) -n1 clang-tidy-14 -p build/debug --quiet
+	@git ls-files 'src/*.cc' 'apps/cli/*.cc' 'examples/*.cc' | grep -v 'isa/[^p]' | \
+	    xargs -P$(JOBS) -n1 clang-tidy-14 -p build/debug --quiet
 
 install: ## build and install to PREFIX (default /usr/local)
 	@tools/bootstrap build

@@ -17,11 +17,8 @@ function(heed_add_instruction_sets target)
   set(flags_avx512 ${flags_avx2} -mavx512f -mavx512bw -mavx512dq -mavx512vl -mprefer-vector-width=512)
   set(flags_avx512bf16 ${flags_avx512} -mavx512bf16)
   # -O3 in every build type but Debug. Under sanitizers the build's own level, as -O3 takes minutes a file then.
-  # Fuzzing is for parsers, whose bytes never come here.
   set(optimise $<$<NOT:$<CONFIG:Debug>>:-O3>)
-  if(HEED_FUZZ)
-    set(optimise -fno-sanitize=all)
-  elseif(HEED_SANITIZE)
+  if(HEED_SANITIZE)
     set(optimise "")
     # What AddressSanitizer sees anyway; a fifth of the compile time.
     if(HEED_SANITIZE MATCHES "address.*undefined")

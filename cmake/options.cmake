@@ -5,7 +5,6 @@ option(HEED_BUILD_EXAMPLES "Build the examples" ${PROJECT_IS_TOP_LEVEL})
 option(HEED_BUILD_BENCH "Build the benchmarks" OFF)
 option(HEED_INSTALL "Add install rules" ${PROJECT_IS_TOP_LEVEL})
 option(HEED_STRICT "Warnings are errors (for work on heed itself)" OFF)
-option(HEED_FUZZ "Build the fuzz targets (clang)" OFF)
 set(HEED_INSTRUCTION_SETS "" CACHE STRING "Kernels for these alone, e.g. portable;avx2; empty: all that the target has")
 set(HEED_SANITIZE "" CACHE STRING "Sanitizers for everything built here, e.g. address,undefined")
 
@@ -15,14 +14,6 @@ endif()
 if(HEED_SANITIZE)
   add_compile_options(-fsanitize=${HEED_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
   add_link_options(-fsanitize=${HEED_SANITIZE})
-endif()
-# libFuzzer follows the coverage of everything, the library above all; only the fuzz targets link its main().
-if(HEED_FUZZ)
-  if(NOT CMAKE_CXX_COMPILER_ID MATCHES "Clang")
-    message(FATAL_ERROR "HEED_FUZZ needs clang, got ${CMAKE_CXX_COMPILER_ID}; tools/fuzz chooses it")
-  endif()
-  add_compile_options(-fsanitize=fuzzer-no-link,address,undefined -fno-omit-frame-pointer -fno-sanitize-recover=all)
-  add_link_options(-fsanitize=address,undefined)
 endif()
 
 # Strict for us, never for embedders.

@@ -138,7 +138,7 @@ std::vector<std::int64_t> spread(std::int64_t longest) {
     for (int n = 0; n <= points; ++n) {
         result.push_back(std::llround(std::pow(static_cast<double>(longest), static_cast<double>(n) / points)));
     }
-    result.erase(std::ranges::unique(result).begin(), result.end());
+    result.erase(std::unique(result.begin(), result.end()), result.end());
     return result;
 }
 

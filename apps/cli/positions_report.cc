@@ -28,7 +28,7 @@ std::vector<std::int64_t> some_distances(const RopeReport& report) {
     std::vector<std::int64_t> result = {0, report.trained - 1, report.length - 1};
     for (std::int64_t d = 1; d < report.length; d *= 2) { result.push_back(d); }
     std::ranges::sort(result);
-    result.erase(std::ranges::unique(result).begin(), result.end());
+    result.erase(std::unique(result.begin(), result.end()), result.end());
     return result;
 }
 

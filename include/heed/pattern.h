@@ -89,7 +89,8 @@ HEED_API Pattern dilated(std::int64_t left, std::int64_t right, std::int64_t dil
 HEED_API Pattern global_tokens(std::vector<std::int64_t> positions);
 /// Blocks of `block` x `block`; each block of queries sees `count` blocks drawn without repetition from the
 /// `blocks` blocks of keys; the draw depends on (seed, head, query block) alone (BigBird). Keys outside the
-/// `blocks` blocks are not seen; there may be more blocks of queries than that.
+/// `blocks` blocks are not seen; there may be more blocks of queries than that. Asking about a query costs `count`
+/// draws and blocks / 8 bytes.
 ///
 /// The draw, the same on every machine: for n = 0 ... count-1, with m = blocks - count + n, take
 /// c = word * (m + 1) / 2^32, or m where c is taken already; word is number n % 4 of philox4x32 with key = seed and

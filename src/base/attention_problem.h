@@ -9,6 +9,7 @@ namespace heed {
 
 /// One batch entry, or one packed sequence: where its rows lie in the tensors.
 struct Sequence {
+    std::int64_t entry = 0;        ///< its number
     std::int64_t batch = 0;        ///< index along B of the tensors
     std::int64_t query_begin = 0;  ///< first row along T
     std::int64_t queries = 0;      ///< rows to read
@@ -43,6 +44,7 @@ struct AttentionProblem {
 
     Sequence sequence(std::int64_t b) const {
         Sequence s;
+        s.entry = b;
         const AttentionOptions& o = options;
         if (packed) {
             const auto cu = [](const View& view, std::int64_t n) {

@@ -29,7 +29,7 @@ struct Step {
     std::int64_t reach_a;  // largest index along it in the one view
     std::int64_t reach_b;  // and in the other
 };
-using Steps = std::array<Step, 2 * Shape::max_rank>;
+using Steps = std::array<Step, std::size_t{2} * Shape::max_rank>;
 
 /// Is offset = sum of n_k * stride_k for some -reach_b <= n_k <= reach_a? The steps nest, largest stride first.
 bool reachable(std::int64_t offset, const Step* step, int count) {

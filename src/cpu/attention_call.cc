@@ -108,6 +108,7 @@ Call make_call(const AttentionProblem& p) {
     c.q = plain_rows(p.q);
     c.k = plain_rows(p.k);
     c.v = plain_rows(p.v);
+    c.pages = p.pages;
     c.out = plain_rows(p.out ? View(p.out) : p.forward_out);
     c.dout = plain_rows(p.dout);
     c.dq = plain_rows(p.gradients.dq);

@@ -1,5 +1,6 @@
 #pragma once
 #include "cpu/attention_backward.h"
+#include "cpu/attention_decode.h"
 #include "cpu/attention_forward.h"
 #include "cpu/attention_weights.h"
 #include "cpu/isa/tables.h"
@@ -35,11 +36,20 @@ void forward_with(detail::Pool& pool, const Call& call) {
         const std::int64_t g = n % call.kv_heads;
         const std::int64_t first = (split.row_blocks - 1 - n / call.kv_heads) * split.tiles_per_task;
         const std::int64_t tiles = smaller(split.tiles_per_task, split.tiles - first);
+        const std::int64_t key_begin = part * split.part_keys;
+        const std::int64_t key_end = smaller(s.keys, key_begin + split.part_keys);
+        if (Decode<Isa>::takes(call, split)) {
+            typename Decode<Isa>::Scratch scratch;
+            const std::size_t bytes = Decode<Isa>::Scratch::layout(call, nullptr, nullptr);
+            Decode<Isa>::Scratch::layout(call, static_cast<char*>(pool.scratch(worker).at_least(bytes)), &scratch);
+            const Partial partial = split.key_parts == 1 ? Partial{} : partial_of(b, split, g, 0, part);
+            Decode<Isa>::task(call, s, split, b, g, key_begin, key_end, scratch,
+                              split.key_parts == 1 ? nullptr : &partial);
+            return;
+        }
         Scratch scratch;
         const std::size_t bytes = Scratch::layout(call, split.tiles_per_task, nullptr, nullptr);
         Scratch::layout(call, split.tiles_per_task, static_cast<char*>(pool.scratch(worker).at_least(bytes)), &scratch);
-        const std::int64_t key_begin = part * split.part_keys;
-        const std::int64_t key_end = smaller(s.keys, key_begin + split.part_keys);
         if (split.key_parts == 1) {
             Kernel::task(call, s, split, b, g, first, tiles, key_begin, key_end, scratch, nullptr);
             return;
@@ -59,7 +69,7 @@ void forward_with(detail::Pool& pool, const Call& call) {
         fill_rows(call, s, keys_of(call, s), split, b, g, t, Isa::lanes, tile);
         Partial parts[64];
         for (std::int64_t part = 0; part < split.key_parts; ++part) { parts[part] = partial_of(b, split, g, t, part); }
-        Kernel::merge(call, tile, parts, split.key_parts);
+        Finish<Isa>::merge(call, tile, parts, split.key_parts, z.value_stride);
     });
     clear_all_rows(call);
 }
@@ -128,7 +138,9 @@ template <class Isa, class Function>
 HEED_INLINE void with_product([[maybe_unused]] const Call& call, Function&& function) {
 #if defined(__AVX512BF16__)
     if constexpr (Isa::bf16_products) {
-        if (call.q.dtype == DType::bf16) { return function.template operator()<Bf16Product>(); }
+        const bool stored = call.pages == nullptr ||
+                            (call.pages->k.storage == KvStorage::bf16 && call.pages->v.storage == KvStorage::bf16);
+        if (call.q.dtype == DType::bf16 && stored) { return function.template operator()<Bf16Product>(); }
     }
 #endif
     function.template operator()<FloatProduct>();

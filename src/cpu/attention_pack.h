@@ -1,5 +1,6 @@
 #pragma once
 #include "cpu/attention_scores.h"
+#include "cpu/kv_rows.h"
 
 /// Queries, keys and values on their way into the products.
 
@@ -97,10 +98,7 @@ HEED_INLINE void weave_rows(const char* a, const char* b, std::int64_t stride, s
     for (; e < lanes; ++e) { pairs[e] = 0; }
 }
 
-/// Tiles of so few rows are scored row by row, with the lanes along the head.
-constexpr int few_rows = 8;
-
-/// q[depth][stride] = the tile's query rows, transposed; or, where they are few, q[rows][key_stride] as they are.
+/// q[depth][stride] = the tile's query rows, transposed.
 template <class Isa, class Product>
 void pack_queries(const Call& call, const RowTile& tile, float* staging, float* q) {
     const Sizes<Isa, Product> z(call);
@@ -108,20 +106,9 @@ void pack_queries(const Call& call, const RowTile& tile, float* staging, float* 
     const auto row_address = [&](std::int64_t r) {
         const std::int64_t at =
             tile.batch * from.b + tile.head[r] * from.h + (tile.query_begin + tile.index[r]) * from.row;
-        return from.data + at * element_bytes(from.dtype);
+        return from.data + at * from.element_size;
     };
     constexpr bool pairs = Product::depth_per_lane == 2;
-    if (tile.rows <= few_rows) {
-        __builtin_memset(q, 0, static_cast<std::size_t>(few_rows * z.key_stride) * 4);
-        for (int r = 0; r < tile.rows; ++r) {
-            if constexpr (pairs) {
-                copy_pairs<Isa>(row_address(r), from.column, call.head_size, q + r * z.key_stride);
-            } else {
-                load_row<Isa>(from.dtype, row_address(r), from.column, call.head_size, q + r * z.key_stride);
-            }
-        }
-        return;
-    }
     const bool direct = !pairs && from.dtype == DType::f32 && from.column == 1;
     if (!direct) {
         for (int r = 0; r < tile.rows; ++r) {
@@ -144,79 +131,66 @@ void pack_queries(const Call& call, const RowTile& tile, float* staging, float* 
     });
 }
 
-/// Keys [begin, begin + rows) as they lie in memory; nothing where a row is not in one piece.
-HEED_INLINE Upcoming upcoming(const Tensor4& t, const Sequence& s, std::int64_t g, std::int64_t begin,
-                              std::int64_t rows, std::int64_t columns) {
-    const std::int64_t size = element_bytes(t.dtype);
-    return {t.data + (s.batch * t.b + g * t.h + (s.key_begin + begin) * t.row) * size, t.row * size,
-            t.column == 1 ? rows : 0, (columns * size + 63) / 64};
-}
-
-/// whole_vectors: a row may be read as whole vectors, zeros behind its end.
 template <class Isa, class Product>
-void pack_keys(const Call& call, const Sequence& s, std::int64_t g, bool whole_vectors, const PackScratch& scratch,
-               KeyBlock& block) {
+void pack_keys(const Call& call, const Sequence& s, std::int64_t g, const PackScratch& scratch, KeyBlock& block) {
     const Sizes<Isa, Product> z(call);
-    const Tensor4& k = call.k;
-    const std::int64_t size = element_bytes(k.dtype);
-    const char* first = k.data + (s.batch * k.b + g * k.h + (s.key_begin + block.begin) * k.row) * size;
-    const bool well = k.column == 1 && lies_well(call.head_size * size, k.row * size);
-    const auto pad = [&](std::int64_t j, std::int64_t from) {
-        for (std::int64_t c = from; c < z.key_stride; ++c) { scratch.k[j * z.key_stride + c] = 0; }
-    };
-    if constexpr (Product::depth_per_lane == 2) {
-        const bool aligned = reinterpret_cast<std::uintptr_t>(first) % 4 == 0 && k.row % 2 == 0;
-        if (well && aligned && call.head_size % 2 == 0 && (!whole_vectors || z.depth == z.key_stride)) {
-            block.k = reinterpret_cast<const float*>(first);
-            block.k_stride = k.row / 2;
-            return;
-        }
-        for (std::int64_t j = 0; j < block.count; ++j) {
-            copy_pairs<Isa>(first + j * k.row * size, k.column, call.head_size, scratch.k + j * z.key_stride);
-            pad(j, (call.head_size + 1) / 2);
-        }
-    } else {
-        if (well && k.dtype == DType::f32 && (!whole_vectors || z.depth == z.key_stride)) {
-            block.k = reinterpret_cast<const float*>(first);
-            block.k_stride = k.row;
-            return;
-        }
-        for (std::int64_t j = 0; j < block.count; ++j) {
-            load_row<Isa>(k.dtype, first + j * k.row * size, k.column, call.head_size, scratch.k + j * z.key_stride);
-            pad(j, call.head_size);
-        }
-    }
+    const HeadRows k = key_rows(call, s, g);
+    const bool in_place = k.column == 1 && k.is_run(block.begin, block.count) &&
+                          lies_well(call.head_size * k.element_bytes(), k.row_bytes);
+    const char* first = k.row(block.begin).data;
     block.k = scratch.k;
     block.k_stride = z.key_stride;
+    if constexpr (Product::depth_per_lane == 2) {
+        const bool aligned = reinterpret_cast<std::uintptr_t>(first) % 4 == 0 && k.row_bytes % 4 == 0;
+        if (in_place && aligned && call.head_size % 2 == 0) {
+            block.k = reinterpret_cast<const float*>(first);
+            block.k_stride = k.row_bytes / 4;
+            return;
+        }
+        k.for_each(block.begin, block.count, [&](std::int64_t j, const char* row, const float*) {
+            copy_pairs<Isa>(row, k.column, call.head_size, scratch.k + j * z.key_stride);
+        });
+    } else {
+        if (in_place && k.storage == KvStorage::f32) {
+            block.k = reinterpret_cast<const float*>(first);
+            block.k_stride = k.row_bytes / 4;
+            return;
+        }
+        k.for_each(block.begin, block.count, [&](std::int64_t j, const char* row, const float* scale) {
+            load_kv_row<Isa>(k, row, scale, call.head_size, scratch.k + j * z.key_stride);
+        });
+    }
 }
 
 template <class Isa, class Product>
 void pack_values(const Call& call, const Sequence& s, std::int64_t g, const PackScratch& scratch, KeyBlock& block) {
     const Sizes<Isa, Product> z(call);
-    const Tensor4& v = call.v;
-    const std::int64_t size = element_bytes(v.dtype);
-    const char* first = v.data + (s.batch * v.b + g * v.h + (s.key_begin + block.begin) * v.row) * size;
+    const HeadRows v = value_rows(call, s, g);
     block.values_finite = -1;
     block.v = scratch.v;
     block.v_stride = z.value_stride;
     if constexpr (Product::depth_per_lane == 2) {
-        for (std::int64_t j = 0; j < block.count; j += 2) {
-            const char* next = j + 1 < block.count ? first + (j + 1) * v.row * size : nullptr;
-            weave_rows<Isa>(first + j * v.row * size, next, v.column, call.value_size, z.value_stride,
-                            scratch.v + j / 2 * z.value_stride);
-        }
+        const char* even = nullptr;
+        v.for_each(block.begin, block.count, [&](std::int64_t j, const char* row, const float*) {
+            float* to = scratch.v + j / 2 * z.value_stride;
+            if (j % 2 != 0) { weave_rows<Isa>(even, row, v.column, call.value_size, z.value_stride, to); }
+            if (j % 2 == 0 && j + 1 == block.count) {
+                weave_rows<Isa>(row, nullptr, v.column, call.value_size, z.value_stride, to);
+            }
+            even = row;
+        });
     } else {
-        if (v.dtype == DType::f32 && v.column == 1 && call.value_size == z.value_stride &&
-            lies_well(call.value_size * size, v.row * size)) {
-            block.v = reinterpret_cast<const float*>(first);
-            block.v_stride = v.row;
+        if (v.storage == KvStorage::f32 && v.column == 1 && call.value_size == z.value_stride &&
+            v.is_run(block.begin, block.count) && lies_well(call.value_size * 4, v.row_bytes)) {
+            block.v = reinterpret_cast<const float*>(v.row(block.begin).data);
+            block.v_stride = v.row_bytes / 4;
             return;
         }
-        for (std::int64_t j = 0; j < block.count; ++j) {
+        v.for_each(block.begin, block.count, [&](std::int64_t j, const char* row, const float* scale) {
             float* to = scratch.v + j * z.value_stride;
-            load_row<Isa>(v.dtype, first + j * v.row * size, v.column, call.value_size, to);
+            load_kv_row<Isa>(v, row, scale, call.value_size, to);
             for (std::int64_t e = call.value_size; e < z.value_stride; ++e) { to[e] = 0; }
-        }
+        });
     }
 }
 

@@ -8,20 +8,6 @@
 
 namespace heed::cpu {
 
-/// Rows of memory that will be needed next, for fetching ahead while other work is done.
-struct Upcoming {
-    const char* first = nullptr;
-    std::int64_t stride = 0;  ///< bytes from row to row
-    std::int64_t rows = 0;
-    std::int64_t lines = 0;  ///< cache lines of a row
-
-    HEED_INLINE void fetch(std::int64_t row, std::int64_t from, std::int64_t to) const {
-        if (row >= rows) { return; }
-        const char* at = first + row * stride;
-        for (std::int64_t line = from; line < to && line < lines; ++line) { __builtin_prefetch(at + line * 64, 0, 2); }
-    }
-};
-
 /// A block of keys made ready for the products.
 struct KeyBlock {
     std::int64_t begin = 0;  ///< index of its first key
@@ -32,8 +18,7 @@ struct KeyBlock {
     std::int64_t v_stride = 0;
     const std::int32_t* positions = nullptr;
     std::int32_t least = 0, most = 0;
-    int values_finite = -1;       ///< -1: not yet looked
-    Upcoming next_k{}, next_v{};  ///< the block after this one, as it lies in memory
+    int values_finite = -1;  ///< -1: not yet looked
 
     /// Keys [from, to) of it, even numbers or the end.
     template <class Product>
@@ -136,6 +121,33 @@ HEED_INLINE void fetch_dense(const Call& call, const RowTile& tile, const KeyBlo
     }
 }
 
+/// to[n] = what bias and allow-mask add to row r's score of key begin + n, -infinity where hidden.
+template <class Isa>
+void dense_row(const Call& call, const RowTile& tile, int r, std::int64_t begin, std::int64_t count, float* to) {
+    const Tensor4& bias = call.bias;
+    const Tensor4& allow = call.allow;
+    if (bias.data != nullptr) {
+        load_row<Isa>(bias.dtype, pair_row(bias, tile, r, begin), bias.column, count, to);
+    } else {
+        for (std::int64_t n = 0; n < count; ++n) { to[n] = 0; }
+    }
+    if (allow.data == nullptr) { return; }
+    const char* from = pair_row(allow, tile, r, begin);
+    if (allow.column == 1) {
+        for (std::int64_t n = 0; n < count; ++n) { to[n] = from[n] != 0 ? to[n] : negative_infinity; }
+    } else {
+        for (std::int64_t n = 0; n < count; ++n) { to[n] = from[n * allow.column] != 0 ? to[n] : negative_infinity; }
+    }
+}
+
+/// row[n] = -infinity where the pattern hides key begin + n.
+HEED_INLINE void hide_by_pattern(const Call& call, const RowTile& tile, const Keys& keys, int r, std::int64_t begin,
+                                 std::int64_t count, const std::int32_t* positions, float* row) {
+    std::uint8_t allowed[most_tile_keys];
+    pattern_row(call, tile, keys, r, begin, count, positions, allowed);
+    for (std::int64_t n = 0; n < count; ++n) { row[n] = allowed[n] != 0 ? row[n] : negative_infinity; }
+}
+
 /// Bias, allow-mask and pattern of a tile as numbers to add, -infinity where hidden, transposed like the scores.
 /// Returns false where there is nothing dense to add.
 template <class Isa, int L>
@@ -155,26 +167,8 @@ bool dense_add(const Call& call, const RowTile& tile, const Keys& keys, const Ke
     const std::int64_t pitch = round_up(call.tile_keys, 16);
     for (int r = 0; r < tile.rows; ++r) {
         float* row = scratch.rows + r * pitch;
-        if (bias.data != nullptr) {
-            load_row<Isa>(bias.dtype, pair_row(bias, tile, r, block.begin), bias.column, block.count, row);
-        } else {
-            for (std::int64_t n = 0; n < block.count; ++n) { row[n] = 0; }
-        }
-        if (allow.data != nullptr) {
-            const char* from = pair_row(allow, tile, r, block.begin);
-            if (allow.column == 1) {
-                for (std::int64_t n = 0; n < block.count; ++n) { row[n] = from[n] != 0 ? row[n] : negative_infinity; }
-            } else {
-                for (std::int64_t n = 0; n < block.count; ++n) {
-                    row[n] = from[n * allow.column] != 0 ? row[n] : negative_infinity;
-                }
-            }
-        }
-        if (use_pattern) {
-            std::uint8_t allowed[most_tile_keys];
-            pattern_row(call, tile, keys, r, block.begin, block.count, block.positions, allowed);
-            for (std::int64_t n = 0; n < block.count; ++n) { row[n] = allowed[n] != 0 ? row[n] : negative_infinity; }
-        }
+        dense_row<Isa>(call, tile, r, block.begin, block.count, row);
+        if (use_pattern) { hide_by_pattern(call, tile, keys, r, block.begin, block.count, block.positions, row); }
     }
     transpose_rows<Isa, L>([&](std::int64_t r) { return scratch.rows + r * pitch; }, tile.rows, block.count,
                            scratch.add, stride);

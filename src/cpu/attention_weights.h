@@ -1,5 +1,4 @@
 #pragma once
-#include "cpu/attention_few_rows.h"
 #include "cpu/attention_pack.h"
 #include "cpu/attention_softmax.h"
 
@@ -57,7 +56,7 @@ private:
         Arena arena{memory};
         const Sizes<Isa, Product> z(call);
         const auto floats = [&](std::int64_t count) { return arena.take<float>(static_cast<std::size_t>(count)); };
-        b.q = floats(larger(z.depth * most_rows, few_rows * z.key_stride));
+        b.q = floats(z.depth * most_rows);
         b.staging = floats(most_rows * z.row_lanes);
         b.largest = floats(most_rows);
         b.sum = floats(most_rows);
@@ -88,13 +87,8 @@ private:
         float now[most_rows];
         for (int r = 0; r < most_rows; ++r) { now[r] = negative_infinity; }
         if (sees) {
-            const bool few = tile.rows <= few_rows;
-            pack_keys<Isa, Product>(call, s, tile.head[0] / call.group, few, buffer.pack, block);
-            if (few) {
-                few_row_scores<Isa, Product>(tile, block, buffer.q, z.key_stride, scores);
-            } else {
-                raw_scores<Isa, Product, L>(tile, block, buffer.q, z.depth, scores);
-            }
+            pack_keys<Isa, Product>(call, s, tile.head[0] / call.group, buffer.pack, block);
+            raw_scores<Isa, Product, L>(tile, block, buffer.q, z.depth, scores);
             const bool dense = dense_add<Isa, L>(call, tile, keys, block, pattern, buffer.score);
             scored = adjust_scores<Isa, L>(call, tile, block, dense, scores, buffer.score.add, nullptr, now);
         }

@@ -10,11 +10,11 @@ namespace heed::cpu {
 constexpr float negative_infinity = -__builtin_inff();
 
 template <class T>
-HEED_INLINE T smaller(T a, T b) {
+constexpr HEED_INLINE T smaller(T a, T b) {
     return a < b ? a : b;
 }
 template <class T>
-HEED_INLINE T larger(T a, T b) {
+constexpr HEED_INLINE T larger(T a, T b) {
     return a > b ? a : b;
 }
 HEED_INLINE std::int64_t round_up(std::int64_t n, std::int64_t multiple) {

@@ -240,6 +240,29 @@ private:
     }
 };
 
+constexpr int reversed_bits(int n, int width) {
+    int result = 0;
+    for (int bit = 1; bit < width; bit *= 2) {
+        result = 2 * result + n % 2;
+        n /= 2;
+    }
+    return result;
+}
+
+/// Lane n of the result is the sum over the lanes of x[n].
+template <class Isa, int L>
+HEED_INLINE F<L> sums_of(F<L> (&x)[L]) {
+    F<L> y[L];
+    HEED_UNROLL
+    for (int n = 0; n < L; ++n) { y[n] = x[reversed_bits(n, L)]; }
+    HEED_UNROLL
+    for (int count = L / 2; count > 0; count /= 2) {
+        HEED_UNROLL
+        for (int n = 0; n < count; ++n) { y[n] = Simd<Isa, L>::add_halves(y[2 * n], y[2 * n + 1]); }
+    }
+    return y[0];
+}
+
 /// How a product of 32-bit lanes is added up: one float, or a pair of bf16.
 struct FloatProduct {
     static constexpr int depth_per_lane = 1;

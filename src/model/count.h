@@ -12,6 +12,7 @@ class Count {
 public:
     constexpr Count(std::int64_t value = 0) : value_(value) {}
     constexpr std::int64_t value() const { return value_; }
+    // clang-tidy 14 objects to the 0 that the compiler writes here. NOLINTNEXTLINE(modernize-use-nullptr)
     friend constexpr auto operator<=>(Count, Count) = default;
 
     friend Count operator+(Count a, Count b) {

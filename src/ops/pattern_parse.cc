@@ -14,7 +14,7 @@ using namespace pattern_detail;
 
 /// Nobody nests so deep by hand, and the parser calls itself for each level.
 constexpr int deepest = 64;
-/// Positions a document list may name; id*count could otherwise ask for any amount of memory.
+/// Positions that all document lists of a text may name; id*count could otherwise ask for any amount of memory.
 constexpr std::int64_t most_ids = std::int64_t{1} << 24;
 
 class Parser {
@@ -115,7 +115,6 @@ private:
 
     Pattern document() {
         std::vector<std::vector<std::int64_t>> lists;
-        std::int64_t total = 0;
         do {
             std::vector<std::int64_t>& ids = lists.emplace_back();
             if (peek() == ';' || peek() == ')') { continue; }
@@ -123,10 +122,10 @@ private:
                 const std::int64_t id = integer();
                 const std::int64_t count = accept('*') ? integer() : 1;
                 expect_at_least("patterns::parse", "text: count in document", count, 0);
-                if (count > most_ids - total) {
+                if (count > most_ids - ids_) {
                     fail("patterns::parse", "text: expected at most ", most_ids, " ids in document, got more");
                 }
-                total += count;
+                ids_ += count;
                 ids.insert(ids.end(), static_cast<std::size_t>(count), id);
             } while (accept(','));
         } while (accept(';'));
@@ -211,6 +210,7 @@ private:
     std::string_view text_;
     std::size_t at_ = 0;
     int depth_ = 0;
+    std::int64_t ids_ = 0;  ///< in document lists so far
 };
 
 const Parser::Builder Parser::builders[12] = {

@@ -199,6 +199,7 @@ RopeTable rope_table(const Rope& rope, std::int64_t length) {
     for (const double f : table.frequencies) {
         if (!std::isfinite(f)) { refuse(function, "rope", "settings that give finite frequencies", shown(f)); }
     }
+    positive("rope: the attention factor that its settings give", table.attention_factor);
     return table;
 }
 

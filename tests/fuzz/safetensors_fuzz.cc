@@ -1,15 +1,12 @@
 #include <heed/safetensors.h>
 
 #include <cstdint>
-#include <cstdlib>
 #include <cstring>
 #include <vector>
 
-namespace {
+#include "require.h"
 
-void require(bool condition) {
-    if (!condition) { std::abort(); }
-}
+namespace {
 
 /// Opens the bytes and touches all they offer. Refusal by FileError is the only way out besides success.
 void read_everything(std::span<const std::byte> bytes) {

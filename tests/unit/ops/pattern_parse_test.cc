@@ -80,6 +80,8 @@ TEST(PatternParse, ErrorsSayWhereAndWhat) {
     EXPECT_NE(text("window(-2, 0)"), "");
     EXPECT_EQ(text("document(1*-1)"), "[patterns::parse] text: count in document: expected at least 0, got -1");
     EXPECT_NE(text("document(0*9000000000000000000, 0*9000000000000000000)"), "");
+    EXPECT_EQ(text("document(0*10000000) | document(0*10000000)"),
+              "[patterns::parse] text: expected at most 16777216 ids in document, got more");
     EXPECT_NE(text(std::string(100000, '(')), "");
     EXPECT_EQ(text(std::string(60, '(') + "causal" + std::string(60, ')')), "");
 }

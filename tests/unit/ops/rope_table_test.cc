@@ -185,6 +185,8 @@ TEST(RopeTable, RefusesBadValuesByName) {
         "longrope.trained", "1");
     refused({.size = 8, .scaling = Proportional{.share = 0}}, "proportional.share", "0");
     refused({.size = 8, .theta = 1e-308, .scaling = Linear{1e-300}}, "rope", "inf");
+    refused({.size = 8, .scaling = Yarn{.factor = 1e300, .trained = 10, .mscale = 1e308, .mscale_all_dim = 1}},
+            "rope: the attention factor that its settings give", "inf");
 }
 
 }  // namespace

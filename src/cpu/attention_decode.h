@@ -1,0 +1,432 @@
+#pragma once
+#include "cpu/attention_finish.h"
+#include "cpu/attention_pack.h"
+#include "cpu/kv_rows.h"
+
+/// Attention of at most eight rows (decoding), bound by memory: each key and value is read once, from end to end, for
+/// all rows. The lanes run along the head in the products and along the keys in the softmax, which is taken anew for
+/// every few keys, so that K and V arrive as two steady streams.
+
+namespace heed::cpu {
+
+template <class Isa>
+class Decode {
+    static constexpr int L = Isa::lanes;
+    using S = Simd<Isa, L>;
+    /// Keys whose positions, mask and bias are looked up together.
+    static constexpr std::int64_t block_keys = pattern_keys;
+
+public:
+    static constexpr int most = 8;  ///< rows
+
+    struct Scratch {
+        RowTile* tile;
+        float* q;          ///< [8][key_stride], floats or pairs
+        float* sums;       ///< [8][value_stride]
+        float* add;        ///< [8][64] bias and mask
+        float* staging_k;  ///< [L] copies of rows
+        float* staging_v;
+
+        static std::size_t layout(const Call& call, char* memory, Scratch* to) {
+            Arena arena{memory};
+            const std::int64_t keys = round_up(call.head_size, L);
+            const std::int64_t values = round_up(call.value_size, L);
+            Scratch s{};
+            s.tile = arena.take<RowTile>(1);
+            s.q = arena.take<float>(static_cast<std::size_t>(most * keys));
+            s.sums = arena.take<float>(static_cast<std::size_t>(most * values));
+            s.add = arena.take<float>(static_cast<std::size_t>(most * block_keys));
+            s.staging_k = arena.take<float>(static_cast<std::size_t>(L * round_up(call.head_size, 16)));
+            s.staging_v = arena.take<float>(static_cast<std::size_t>(L * round_up(call.value_size, 16)));
+            if (to != nullptr) { *to = s; }
+            return arena.used;
+        }
+    };
+
+    /// Is the entry for this kernel? Dropout is left to the other one.
+    static HEED_INLINE bool takes(const Call& call, const Split& split) {
+        return split.tiles == 1 && split.tile_rows <= most && !call.drop && call.keep.data == nullptr;
+    }
+
+    /// The one tile of key/value head g over keys [key_begin, key_end).
+    static void task(const Call& call, const Sequence& s, const Split& split, std::int64_t b, std::int64_t g,
+                     std::int64_t key_begin, std::int64_t key_end, const Scratch& scratch, const Partial* partial) {
+        RowTile& tile = *scratch.tile;
+        const Keys keys = keys_of(call, s);
+        fill_rows(call, s, keys, split, b, g, 0, L, tile);
+        const HeadRows k = key_rows(call, s, g);
+        const HeadRows v = value_rows(call, s, g);
+        Stream stream{call, s, keys, tile, k, v, scratch};
+        stream.begin = larger<std::int64_t>(tile.begin, key_begin);
+        stream.begin -= (stream.begin - key_begin) % block_keys;
+        stream.end = smaller<std::int64_t>(tile.end, key_end);
+        for (int r = 0; r < most; ++r) {
+            stream.largest[r] = negative_infinity;
+            stream.sum[r] = F<L>{};
+        }
+        const std::int64_t value_stride = round_up(call.value_size, L);
+        __builtin_memset(scratch.sums, 0, static_cast<std::size_t>(most * value_stride) * 4);
+        with_readers(call, k, v, [&]<class KeyRows, class ValueRows, bool Staged>() {
+            load_queries<KeyRows>(call, tile, scratch.q);
+            with_rows(tile.rows, [&]<int R>() { run<KeyRows, ValueRows, Staged, R>(stream); });
+        });
+        float sum[most];
+        for (int r = 0; r < tile.rows; ++r) { sum[r] = S::reduce_add(stream.sum[r]); }
+        if (partial == nullptr) {
+            Finish<Isa>::rows(call, tile, {scratch.sums, stream.largest, sum}, value_stride);
+            return;
+        }
+        const auto rows = static_cast<std::size_t>(tile.rows);
+        __builtin_memcpy(partial->sums, scratch.sums, rows * static_cast<std::size_t>(value_stride) * 4);
+        __builtin_memcpy(partial->largest, stream.largest, rows * 4);
+        __builtin_memcpy(partial->sum, sum, rows * 4);
+    }
+
+private:
+    struct Stream {
+        const Call& call;
+        const Sequence& s;
+        const Keys& keys;
+        const RowTile& tile;
+        const HeadRows& k;
+        const HeadRows& v;
+        const Scratch& scratch;
+        std::int64_t begin = 0, end = 0;
+        float largest[most]{};
+        F<L> sum[most]{};
+    };
+
+    /// What is known of a block of keys.
+    struct Block {
+        std::int32_t positions[block_keys];
+        bool mask = false;   ///< some row's window ends within
+        bool dense = false;  ///< scratch.add holds something
+    };
+
+    /// What becomes of L keys.
+    struct Group {
+        float k_scale[L];
+        float v_scale[L];
+        float weights[most][L];
+        std::int32_t seen[most][L];  ///< all bits where the row sees the key
+    };
+
+    template <class Function>
+    static HEED_INLINE void with_readers(const Call& call, const HeadRows& k, const HeadRows& v, Function&& function) {
+        const bool whole = k.column == 1 && v.column == 1 && call.head_size % L == 0 && call.value_size % L == 0;
+        if (whole && k.storage == v.storage) {
+            switch (k.storage) {
+                case KvStorage::f32: return function.template operator()<FloatRows, FloatRows, false>();
+                case KvStorage::bf16:
+#if defined(__AVX512BF16__)
+                    if (call.q.dtype == DType::bf16 && call.head_size % (2 * L) == 0) {
+                        return function.template operator()<PairRows, Bf16Rows, false>();
+                    }
+#endif
+                    return function.template operator()<Bf16Rows, Bf16Rows, false>();
+                case KvStorage::i8: return function.template operator()<ByteRows, ByteRows, false>();
+                default: break;
+            }
+        }
+        function.template operator()<FloatRows, FloatRows, true>();
+    }
+
+    template <class Function>
+    static HEED_INLINE void with_rows(int rows, Function&& function) {
+        if (rows <= 1) { return function.template operator()<1>(); }
+        if (rows <= 4) { return function.template operator()<4>(); }
+        function.template operator()<8>();
+    }
+
+    /// Lanes of a row of queries.
+    template <class KeyRows>
+    static HEED_INLINE std::int64_t query_stride(const Call& call) {
+        return round_up(call.head_size, L) / KeyRows::Product::depth_per_lane;
+    }
+
+    template <class KeyRows>
+    static void load_queries(const Call& call, const RowTile& tile, float* q) {
+        const Tensor4& from = call.q;
+        const std::int64_t stride = query_stride<KeyRows>(call);
+        __builtin_memset(q, 0, static_cast<std::size_t>(most * stride) * 4);
+        for (int r = 0; r < tile.rows; ++r) {
+            const std::int64_t at =
+                tile.batch * from.b + tile.head[r] * from.h + (tile.query_begin + tile.index[r]) * from.row;
+            const char* row = from.data + at * from.element_size;
+            if constexpr (KeyRows::Product::depth_per_lane == 2) {
+                copy_pairs<Isa>(row, from.column, call.head_size, q + r * stride);
+            } else {
+                load_row<Isa>(from.dtype, row, from.column, call.head_size, q + r * stride);
+            }
+        }
+    }
+
+    /// Scores of one group, then values of the group before it, then weights of the first: a score is not asked for
+    /// right after it was stored in pieces, which would cost a wait each time.
+    template <class KeyRows, class ValueRows, bool Staged, int R>
+    static void run(Stream& stream) {
+        Block block;
+        Group groups[2];
+        RowRun v{};
+        bool waiting = false;  // weights whose values have not been added yet
+        bool partial = false;
+        int turn = 0;
+        const auto add = [&](const Group& group) {
+            if (!waiting) { return; }
+            waiting = false;
+            // 0 * NaN is NaN: what is hidden must not be multiplied.
+            if (partial && !are_finite<ValueRows>(v, stream.call.value_size)) {
+                add_seen_values<ValueRows>(stream, v, group);
+            } else {
+                add_values<ValueRows, R>(stream, v, group);
+            }
+        };
+        for (std::int64_t from = stream.begin; from < stream.end; from += block_keys) {
+            const std::int64_t to = smaller(stream.end, from + block_keys);
+            if (!look_up(stream, from, to - from, block)) { continue; }
+            for (std::int64_t j = from; j < to; j += L, turn ^= 1) {
+                Group& group = groups[turn];
+                const std::int64_t count = smaller<std::int64_t>(L, to - j);
+                const RowRun k = find_rows<Isa, L, Staged>(stream.k, stream.call.head_size, j, count,
+                                                           stream.scratch.staging_k, group.k_scale);
+                scores<KeyRows, R>(stream, k, group);
+                add(groups[turn ^ 1]);
+                v = find_rows<Isa, L, Staged>(stream.v, stream.call.value_size, j, count, stream.scratch.staging_v,
+                                              group.v_scale);
+                waiting = true;
+                partial = false;
+                for (int r = 0; r < stream.tile.rows; ++r) {
+                    partial =
+                        weigh<KeyRows::scaled, ValueRows::scaled>(stream, block, j - from, count, r, group) || partial;
+                }
+            }
+        }
+        add(groups[turn ^ 1]);
+    }
+
+    /// Positions, mask and bias of a block. False where no row sees any of it.
+    static bool look_up(const Stream& stream, std::int64_t begin, std::int64_t count, Block& block) {
+        const Call& call = stream.call;
+        const RowTile& tile = stream.tile;
+        std::int32_t least = 0;
+        std::int32_t last = 0;
+        fill_key_positions(call, stream.s, stream.keys, begin, count, block.positions, least, last);
+        for (std::int64_t n = count; n < block_keys; ++n) { block.positions[n] = least; }
+        block.mask = false;
+        for (int r = 0; r < tile.rows; ++r) { block.mask = block.mask || least < tile.low[r] || last > tile.high[r]; }
+        PatternRun seen;
+        if (call.pattern && pattern_runs(call, stream.s, stream.keys, tile, begin, count, &seen) == 0) { return false; }
+        const bool pattern = call.pattern && seen.cover == Cover::some;
+        block.dense = call.bias.data != nullptr || call.allow.data != nullptr || pattern;
+        if (!block.dense) { return true; }
+        for (int r = 0; r < tile.rows; ++r) {
+            float* row = stream.scratch.add + r * block_keys;
+            dense_row<Isa>(call, tile, r, begin, count, row);
+            if (pattern) { hide_by_pattern(call, tile, stream.keys, r, begin, count, block.positions, row); }
+            for (std::int64_t n = count; n < block_keys; ++n) { row[n] = 0; }
+        }
+        return true;
+    }
+
+    /// weights[r][n] = q_r . k_n. One key after the other, each from end to end: the order in which the hardware
+    /// fetches ahead. Two keys at once would share what is loaded of q, but came out at half the speed.
+    template <class KeyRows, int R>
+    static HEED_INLINE void scores(const Stream& stream, const RowRun& k, Group& group) {
+        constexpr int rows = smaller(R, L);
+        constexpr int at_once = L / rows;
+        const std::int64_t stride = query_stride<KeyRows>(stream.call);
+        for (int first = 0; first < R; first += rows) {
+            const float* q = stream.scratch.q + first * stride;
+            for (int j = 0; j < L; j += at_once) {
+                F<L> sum[L];
+                HEED_UNROLL
+                for (int n = 0; n < at_once; ++n) {
+                    F<L> part[rows] = {};
+                    dot<KeyRows, rows>(k.first + (j + n) * k.step, k.step, q, stride, part);
+                    HEED_UNROLL
+                    for (int r = 0; r < rows; ++r) { sum[r * at_once + n] = part[r]; }
+                }
+                float result[L];
+                S::store(result, sums_of<Isa, L>(sum));
+                HEED_UNROLL
+                for (int r = 0; r < rows; ++r) {
+                    __builtin_memcpy(group.weights[first + r] + j, result + r * at_once, at_once * sizeof(float));
+                }
+            }
+        }
+    }
+
+    /// Part sums of q_r . key, lane by lane.
+    template <class KeyRows, int R>
+    static HEED_INLINE void dot(const char* key, std::int64_t step, const float* q, std::int64_t stride,
+                                F<L> (&part)[R]) {
+        std::int64_t c = 0;
+        const auto columns = [&]<int NV>() {
+            for (; c + NV * L <= stride; c += NV * L) {
+                HEED_UNROLL
+                for (int n = 0; n < NV; ++n) {
+                    fetch<KeyRows>(key, step, c + n * L);
+                    const F<L> x = S::rounded(KeyRows::template load<Isa, L>(key, c + n * L));
+                    HEED_UNROLL
+                    for (int r = 0; r < R; ++r) {
+                        const F<L> y = S::rounded(S::load(q + r * stride + c + n * L));
+                        part[r] = KeyRows::Product::template add<Isa, L>(part[r], x, y);
+                    }
+                }
+            }
+        };
+        columns.template operator()<8>();
+        columns.template operator()<4>();
+        columns.template operator()<1>();
+    }
+
+    /// Asks for what lies eight rows on; nearer or further is slower.
+    template <class Rows>
+    static HEED_INLINE void fetch(const char* row, std::int64_t step, std::int64_t c) {
+        const std::int64_t at = c * Rows::bytes;
+        if (at % 64 == 0) { __builtin_prefetch(row + 8 * step + at, 0, 2); }
+    }
+
+    /// Steps 1 to 5 of row r for the group that begins at key `at` of the block. True where something is hidden.
+    template <bool KeyScaled, bool ValueScaled>
+    static HEED_INLINE bool weigh(Stream& stream, const Block& block, std::int64_t at, std::int64_t count, int r,
+                                  Group& group) {
+        const Call& call = stream.call;
+        const RowTile& tile = stream.tile;
+        const F<L> hidden = S::all(negative_infinity);
+        F<L> x = S::load(group.weights[r]);
+        if constexpr (KeyScaled) { x *= S::load(group.k_scale); }
+        if (call.cap > 0) {
+            x = tanh<Isa, L>(x * S::all(call.inverse_cap)) * S::all(call.cap);
+        } else {
+            x *= S::all(call.factor);
+        }
+        const I<L> position = S::load(block.positions + at);
+        if (call.alibi) {
+            const F<L> away = __builtin_convertvector(S::all(tile.position[r]) - position, F<L>);
+            x -= S::all(tile.slope[r]) * S::max(away, -away);
+        }
+        if (block.dense) {
+            const F<L> more = S::load(stream.scratch.add + r * block_keys + at);
+            x = more == hidden ? hidden : x + more * S::all(1.44269504F);
+        }
+        if (block.mask) { x = (position >= S::all(tile.low[r])) & (position <= S::all(tile.high[r])) ? x : hidden; }
+        if (count < L) {
+            float lane[L];
+            S::store(lane, x);
+            for (std::int64_t n = count; n < L; ++n) { lane[n] = negative_infinity; }
+            x = S::load(lane);
+        }
+        x = S::rounded(x);
+        float& top = stream.largest[r];
+        if (!S::every(x <= S::all(top))) { raise(stream, x, r, top); }
+        const F<L> w = S::exp2(x - S::all(top == negative_infinity ? 0.0F : top));
+        stream.sum[r] += w;
+        if constexpr (ValueScaled) {
+            S::store(group.weights[r], w * S::load(group.v_scale));
+        } else {
+            S::store(group.weights[r], w);
+        }
+        if (!block.dense && !block.mask && count == L) { return false; }
+        const I<L> seen = x != hidden;
+        S::store(group.seen[r], seen);
+        return !S::every(seen);
+    }
+
+    /// A score above the largest so far: earlier sums shrink. NaN is passed over, as it is in the sums' own way.
+    static __attribute__((noinline)) void raise(Stream& stream, F<L> x, int r, float& top) {
+        float lane[L];
+        S::store(lane, x);
+        float now = top;
+        for (int n = 0; n < L; ++n) { now = lane[n] > now ? lane[n] : now; }
+        if (now == top) { return; }
+        const float shrink = top == negative_infinity ? 0.0F : exp2f(top - now);
+        top = now;
+        stream.sum[r] *= S::all(shrink);
+        const std::int64_t stride = round_up(stream.call.value_size, L);
+        float* sums = stream.scratch.sums + r * stride;
+        for (std::int64_t e = 0; e < stride; e += L) { S::store(sums + e, S::load(sums + e) * S::all(shrink)); }
+    }
+
+    /// sums += weights V, each row of V from end to end; it stays in the first-level cache for all rows of the tile.
+    template <class ValueRows, int R>
+    static HEED_INLINE void add_values(const Stream& stream, const RowRun& v, const Group& group) {
+        constexpr int widest = Isa::registers >= 32 ? 8 : 4;
+        const std::int64_t stride = round_up(stream.call.value_size, L);
+        const auto vectors = static_cast<int>(stride / L);
+        int first = 0;
+        const auto columns = [&]<int NV>() {
+            constexpr int rows = smaller(R, NV > widest / 2 ? 2 : 4);
+            for (; first + NV <= vectors; first += NV) {
+                HEED_UNROLL
+                for (int r = 0; r < R; r += rows) {
+                    add_some<ValueRows, rows, NV>(v, group, r, stream.scratch.sums + r * stride, stride, first);
+                }
+            }
+        };
+        columns.template operator()<widest>();
+        columns.template operator()<widest / 2>();
+        columns.template operator()<1>();
+    }
+
+    template <class ValueRows, int R, int NV>
+    static HEED_INLINE void add_some(const RowRun& v, const Group& group, int row, float* sums, std::int64_t stride,
+                                     int first) {
+        F<L> sum[R][NV];
+        HEED_UNROLL
+        for (int r = 0; r < R; ++r) {
+            HEED_UNROLL
+            for (int n = 0; n < NV; ++n) { sum[r][n] = S::load(sums + r * stride + (first + n) * L); }
+        }
+        for (std::int64_t j = 0; j < L; ++j) {
+            const char* value = v.first + j * v.step;
+            F<L> w[R];
+            HEED_UNROLL
+            for (int r = 0; r < R; ++r) { w[r] = S::all(group.weights[row + r][j]); }
+            HEED_UNROLL
+            for (int n = 0; n < NV; ++n) {
+                if (row == 0) { fetch<ValueRows>(value, v.step, (first + n) * L); }
+                const F<L> x = S::rounded(ValueRows::template load<Isa, L>(value, (first + n) * L));
+                HEED_UNROLL
+                for (int r = 0; r < R; ++r) { sum[r][n] += w[r] * x; }
+            }
+        }
+        HEED_UNROLL
+        for (int r = 0; r < R; ++r) {
+            HEED_UNROLL
+            for (int n = 0; n < NV; ++n) { S::store(sums + r * stride + (first + n) * L, sum[r][n]); }
+        }
+    }
+
+    template <class ValueRows>
+    static bool are_finite(const RowRun& v, std::int64_t columns) {
+        if (ValueRows::scaled) { return true; }
+        F<L> zero = {};  // x - x is NaN unless x is finite
+        for (int j = 0; j < L; ++j) {
+            for (std::int64_t e = 0; e < columns; e += L) {
+                const F<L> x = ValueRows::template load<Isa, L>(v.first + j * v.step, e);
+                zero += S::rounded(x) - x;
+            }
+        }
+        return S::every(zero == F<L>{});
+    }
+
+    /// The same as add_values, passing over what is hidden.
+    template <class ValueRows>
+    static void add_seen_values(const Stream& stream, const RowRun& v, const Group& group) {
+        const std::int64_t stride = round_up(stream.call.value_size, L);
+        for (int r = 0; r < stream.tile.rows; ++r) {
+            float* sums = stream.scratch.sums + r * stride;
+            for (int j = 0; j < L; ++j) {
+                if (group.seen[r][j] == 0) { continue; }
+                const F<L> w = S::all(group.weights[r][j]);
+                for (std::int64_t e = 0; e < stride; e += L) {
+                    const F<L> x = ValueRows::template load<Isa, L>(v.first + j * v.step, e);
+                    S::store(sums + e, S::load(sums + e) + w * x);
+                }
+            }
+        }
+    }
+};
+
+}  // namespace heed::cpu

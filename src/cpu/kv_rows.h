@@ -1,0 +1,215 @@
+#pragma once
+#include "cpu/attention_call.h"
+#include "cpu/convert.h"
+
+/// Rows of keys and values where they lie: in tensors of any float type, or in the pages of a cache.
+
+namespace heed::cpu {
+
+/// The rows of one entry and head.
+struct HeadRows {
+    const char* first = nullptr;
+    std::int64_t row_bytes = 0;
+    std::int64_t column = 1;  ///< elements from column to column
+    KvStorage storage = KvStorage::f32;
+    const std::int32_t* table = nullptr;  ///< numbers of the pages; null: no pages, rows simply follow one another
+    std::int64_t page_size = 0, page_bytes = 0;
+    const float* scales = nullptr;
+    std::int64_t page_scales = 0, row_scales = 0;
+
+    HEED_INLINE HeadRows(const Call& call, const Tensor4& t, const KvRows* pages, const Sequence& s, std::int64_t g) {
+        if (pages == nullptr) {
+            storage = t.dtype == DType::f32    ? KvStorage::f32
+                      : t.dtype == DType::bf16 ? KvStorage::bf16
+                                               : KvStorage::f16;
+            first = t.data + (s.batch * t.b + g * t.h + s.key_begin * t.row) * t.element_size;
+            row_bytes = t.row * t.element_size;
+            column = t.column;
+            return;
+        }
+        storage = pages->storage;
+        first = pages->data + g * pages->head_bytes;
+        row_bytes = pages->row_bytes;
+        table = call.pages->tables[s.entry];
+        page_size = call.pages->page_size;
+        page_bytes = pages->page_bytes;
+        scales = pages->scales == nullptr ? nullptr : pages->scales + g * pages->head_scales;
+        page_scales = pages->page_scales;
+        row_scales = pages->row_scales;
+    }
+
+    /// Of a whole number of bytes; i4 has two columns in one.
+    HEED_INLINE std::int64_t element_bytes() const {
+        return storage == KvStorage::f32 ? 4 : storage == KvStorage::i8 ? 1 : 2;
+    }
+    /// Do rows [begin, begin + count) follow one another?
+    HEED_INLINE bool is_run(std::int64_t begin, std::int64_t count) const {
+        if (table == nullptr) { return true; }
+        const auto size = static_cast<std::uint32_t>(page_size);
+        return static_cast<std::uint32_t>(begin) / size == static_cast<std::uint32_t>(begin + count - 1) / size;
+    }
+    struct Found {
+        const char* data;
+        const float* scales;
+    };
+    HEED_INLINE Found row(std::int64_t j) const {
+        if (table == nullptr) { return {first + j * row_bytes, nullptr}; }
+        const std::int64_t page = static_cast<std::uint32_t>(j) / static_cast<std::uint32_t>(page_size);
+        const std::int64_t slot = j - page * page_size;
+        return {first + table[page] * page_bytes + slot * row_bytes,
+                scales + table[page] * page_scales + slot * row_scales};
+    }
+    /// Calls visit(n, row, its scales) for rows begin + n, n < count, without a division for each.
+    template <class Visit>
+    HEED_INLINE void for_each(std::int64_t begin, std::int64_t count, Visit visit) const {
+        if (table == nullptr) {
+            for (std::int64_t n = 0; n < count; ++n) { visit(n, first + (begin + n) * row_bytes, nullptr); }
+            return;
+        }
+        std::int64_t page = static_cast<std::uint32_t>(begin) / static_cast<std::uint32_t>(page_size);
+        std::int64_t slot = begin - page * page_size;
+        for (std::int64_t n = 0; n < count; ++page, slot = 0) {
+            const char* at = first + table[page] * page_bytes;
+            const float* scale = scales + table[page] * page_scales;
+            for (; slot < page_size && n < count; ++slot, ++n) {
+                visit(n, at + slot * row_bytes, scale + slot * row_scales);
+            }
+        }
+    }
+};
+
+HEED_INLINE HeadRows key_rows(const Call& call, const Sequence& s, std::int64_t g) {
+    return {call, call.k, call.pages == nullptr ? nullptr : &call.pages->k, s, g};
+}
+HEED_INLINE HeadRows value_rows(const Call& call, const Sequence& s, std::int64_t g) {
+    return {call, call.v, call.pages == nullptr ? nullptr : &call.pages->v, s, g};
+}
+
+/// to[0..n) = one row, as numbers.
+template <class Isa>
+void load_kv_row(const HeadRows& rows, const char* from, const float* scale, std::int64_t n, float* to) {
+    switch (rows.storage) {
+        case KvStorage::f32: return load_row<Isa>(DType::f32, from, rows.column, n, to);
+        case KvStorage::bf16: return load_row<Isa>(DType::bf16, from, rows.column, n, to);
+        case KvStorage::f16: return load_row<Isa>(DType::f16, from, rows.column, n, to);
+        case KvStorage::i8: {
+            const auto* bytes = reinterpret_cast<const std::int8_t*>(from);
+            const float unit = *scale;
+            for (std::int64_t c = 0; c < n; ++c) { to[c] = static_cast<float>(bytes[c]) * unit; }
+            return;
+        }
+        case KvStorage::i4: {
+            const auto* bytes = reinterpret_cast<const std::uint8_t*>(from);
+            for (std::int64_t group = 0; group < n; group += 32) {
+                const float unit = scale[group / 32];
+                const std::int64_t pairs = smaller<std::int64_t>(32, n - group) / 2;
+                for (std::int64_t c = 0; c < pairs; ++c) {
+                    const int byte = bytes[group / 2 + c];
+                    to[group + 2 * c] = static_cast<float>((byte & 15) - 8) * unit;
+                    to[group + 2 * c + 1] = static_cast<float>((byte >> 4) - 8) * unit;
+                }
+                if (n - group < 32 && n % 2 != 0) { to[n - 1] = static_cast<float>((bytes[n / 2] & 15) - 8) * unit; }
+            }
+            return;
+        }
+    }
+}
+
+// How L columns of a row, from column c on, become floats. What i8 still needs, its scale, is applied to the score or
+// the weight.
+
+struct FloatRows {
+    using Product = FloatProduct;
+    static constexpr int bytes = 4;  ///< of a column
+    static constexpr bool scaled = false;
+    template <class Isa, int L>
+    static HEED_INLINE F<L> load(const char* row, std::int64_t c) {
+        return Simd<Isa, L>::load(reinterpret_cast<const float*>(row) + c);
+    }
+};
+
+struct Bf16Rows {
+    using Product = FloatProduct;
+    static constexpr int bytes = 2;  ///< of a column
+    static constexpr bool scaled = false;
+    template <class Isa, int L>
+    static HEED_INLINE F<L> load(const char* row, std::int64_t c) {
+        typedef std::uint16_t Words __attribute__((vector_size(2 * L)));
+        Words words;
+        __builtin_memcpy(&words, row + 2 * c, sizeof(words));
+        return F<L>(__builtin_convertvector(words, U<L>) << 16);
+    }
+};
+
+struct ByteRows {
+    using Product = FloatProduct;
+    static constexpr int bytes = 1;  ///< of a column
+    static constexpr bool scaled = true;
+    template <class Isa, int L>
+    static HEED_INLINE F<L> load(const char* row, std::int64_t c) {
+#if defined(__AVX512F__)
+        if constexpr (L == 16) {
+            const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(row + c));
+            return F<L>(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes)));
+        }
+#endif
+#if defined(__AVX2__)
+        if constexpr (L == 8) {
+            const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(row + c));
+            return F<L>(_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes)));
+        }
+#endif
+        float lane[L];
+        for (int n = 0; n < L; ++n) { lane[n] = static_cast<float>(reinterpret_cast<const std::int8_t*>(row)[c + n]); }
+        return Simd<Isa, L>::load(lane);
+    }
+};
+
+#if defined(__AVX512BF16__)
+/// Keys and queries as pairs of bf16, a pair a lane.
+struct PairRows : FloatRows {
+    using Product = Bf16Product;
+};
+#endif
+
+/// Rows in equal steps through memory.
+struct RowRun {
+    const char* first;
+    std::int64_t step;  ///< bytes
+};
+
+/// L rows from row j on, where they lie; or copied: as floats where they cannot be read as whole vectors, as they
+/// are where a page, or the keys, end among them. A list of L pointers would need no copies, but when the
+/// address comes out of memory Zen 4 fetches less far ahead: 11 instead of 18 GB/s.
+template <class Isa, int L, bool Staged>
+HEED_INLINE RowRun find_rows(const HeadRows& rows, std::int64_t columns, std::int64_t j, std::int64_t count,
+                             float* staging, float* scales) {
+    const bool scaled = !Staged && rows.storage == KvStorage::i8;
+    if (!Staged && count == L && rows.is_run(j, count)) {
+        const auto found = rows.row(j);
+        for (int n = 0; scaled && n < L; ++n) { scales[n] = found.scales[n * rows.row_scales]; }
+        return {found.data, rows.row_bytes};
+    }
+    char* copies = reinterpret_cast<char*>(staging);
+    const std::int64_t bytes = columns * (Staged ? 4 : rows.element_bytes());
+    const RowRun run{copies, round_up(bytes, 64)};
+    rows.for_each(j, count, [&](std::int64_t n, const char* row, const float* scale) {
+        char* copy = copies + n * run.step;
+        if constexpr (Staged) {
+            auto* to = reinterpret_cast<float*>(copy);
+            load_kv_row<Isa>(rows, row, scale, columns, to);
+            for (std::int64_t c = columns; c < round_up(columns, 16); ++c) { to[c] = 0; }
+        } else {
+            __builtin_memcpy(copy, row, static_cast<std::size_t>(bytes));
+            if (scaled) { scales[n] = *scale; }
+        }
+    });
+    for (std::int64_t n = count; n < L; ++n) {  // the last row stands for those past the end
+        const char* last = copies + (count - 1) * run.step;
+        __builtin_memcpy(copies + n * run.step, last, static_cast<std::size_t>(run.step));
+        if (scaled) { scales[n] = scales[count - 1]; }
+    }
+    return run;
+}
+
+}  // namespace heed::cpu

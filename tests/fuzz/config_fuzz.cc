@@ -1,0 +1,48 @@
+#include <heed/error.h>
+#include <heed/positions.h>
+#include <heed/sizes.h>
+
+#include <cmath>
+#include <cstdint>
+#include <string_view>
+
+#include "require.h"
+
+namespace {
+
+/// The shape that a config.json gives and every figure derived from it. Refusal by Error is the only way out besides
+/// success, here and below.
+void read_model(std::string_view text) {
+    try {
+        const heed::ModelShape model = heed::model_from_config(text);
+        require(model.layers > 0 && model.d_model > 0 && model.heads > 0 && model.heads % model.kv_heads == 0);
+        const heed::ParameterCount count = heed::parameters(model);
+        require(count.embedding + count.positions + count.attention + count.ffn + count.norms + count.head ==
+                count.total);
+        require(count.active > 0 && count.active <= count.total);
+        require(heed::flops_per_token(model, 1 << 20).total > 0);
+        require(heed::training_flops_per_token(model, 1 << 20).total > 0);
+        require(heed::kv_cache_bytes(model, 2, 1 << 20, 16) >= 0);
+    } catch (const heed::Error&) { return; }
+}
+
+void read_rope(std::string_view text) {
+    try {
+        const heed::RopeConfig config = heed::rope_from_config(text);
+        require(!config.kinds.empty());
+        for (const heed::LayerRope& kind : config.kinds) {
+            const heed::RopeTable table = heed::rope_table(kind.rope, config.max_positions);
+            require(table.frequencies.size() == static_cast<std::size_t>(kind.rope.size / 2));
+            require(std::isfinite(table.attention_factor) && table.attention_factor > 0);
+        }
+    } catch (const heed::Error&) { return; }
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+    const std::string_view text(reinterpret_cast<const char*>(data), size);
+    read_model(text);
+    read_rope(text);
+    return 0;
+}
