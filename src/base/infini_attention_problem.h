@@ -3,6 +3,7 @@
 
 #include "base/dispatch.h"
 
+#include <algorithm>
 #include <cmath>
 
 namespace heed {
