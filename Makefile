@@ -67,11 +67,12 @@ asan: ## every test under AddressSanitizer and UndefinedBehaviorSanitizer
 	@$(BUILD) build/asan -j$(JOBS)
 	@cd build/asan && $(TEST)
 
-tsan: ## every test under ThreadSanitizer
+# Who shares what is the same with every instruction set, so a fast one beside the portable kernels does.
+tsan: ## unit, golden and command-line tests under ThreadSanitizer, and a sample of the conformance table
 	@tools/bootstrap test
-	@cmake --preset tsan $(ARGS)
+	@cmake --preset tsan '-DHEED_INSTRUCTION_SETS=avx2;neon' $(ARGS)
 	@$(BUILD) build/tsan -j$(JOBS)
-	@cd build/tsan && $(TEST)
+	@cd build/tsan && HEED_CONFORMANCE_STRIDE=$(STRIDE) $(TEST)
 
 fuzz: ## look for crashing input with libFuzzer for SECONDS (default 120), every target at once
 	@tools/bootstrap fuzz
