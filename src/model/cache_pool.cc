@@ -64,9 +64,9 @@ CacheConfig checked(CacheConfig c) {
     at_least("page_size", c.page_size, 1);
     at_least("pages", c.pages, 0);
     at_least("pages_per_cache", c.pages_per_cache, 0);
-    if (c.pages > std::numeric_limits<std::int32_t>::max()) {
-        refuse(function, "pages", "less than 2^31", std::to_string(c.pages));
-    }
+    constexpr std::int64_t most = std::numeric_limits<std::int32_t>::max();
+    if (c.page_size > most) { refuse(function, "page_size", "less than 2^31", std::to_string(c.page_size)); }
+    if (c.pages > most) { refuse(function, "pages", "less than 2^31", std::to_string(c.pages)); }
     check_positions(c);
     if (c.kind == CacheKind::linear) {
         at_least("features", c.features, 0);
