@@ -1,14 +1,16 @@
 # A thin front for CMake and CTest: `make` lists what there is. Every line can be typed by hand instead.
 # Variables: JOBS (parallel jobs), PREFIX (make install), SECONDS (make fuzz), STRIDE (one in so many conformance cases
-# where tests run slowly), ARGS (for CMake, e.g. ARGS=-DCMAKE_CXX_COMPILER_LAUNCHER=ccache), BENCH (for bench/run).
+# where tests run slowly), ARGS (for CMake, e.g. ARGS=-DCMAKE_CXX_COMPILER_LAUNCHER=ccache), BENCH (for bench/run), PYTHON
+# (the interpreter to build the Python module for; off: leave the module out).
 .DEFAULT_GOAL := help
-.PHONY: help demo test build bench asan tsan fuzz neon format tidy install clean
+.PHONY: help demo test build bench wheel torch asan tsan fuzz neon format tidy install clean
 JOBS ?= $(shell nproc)
 PREFIX ?= /usr/local
 SECONDS ?= 120
 STRIDE ?= 10
 ARGS ?=
 BENCH ?=
+PYTHON ?= python3
 
 BUILD := cmake --build
 # Sanitizers within `make test`: with assertions and without optimisation, because compiling is what takes the time (CPU
@@ -18,6 +20,15 @@ BUILD := cmake --build
 CHECKED := -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS_DEBUG='-O0 -g1' -DHEED_BUILD_EXAMPLES=OFF -DHEED_BUILD_CLI=OFF \
     '-DHEED_INSTRUCTION_SETS=portable;avx2;avx512bf16;neon'
 TEST := ctest --output-on-failure --no-tests=error -j$(JOBS)
+# The Python module: what it is built and tested with comes from the Python package index into build/python.
+PYTHON_PACKAGES := 'nanobind>=3.1,<4' 'numpy>=1.23' pytest ml_dtypes mypy
+ifeq ($(PYTHON),off)
+PYTHON_ENV := @true
+PYTHON_ARGS := -DHEED_BUILD_PYTHON=OFF
+else
+PYTHON_ENV := @tools/bootstrap python && tools/python_env $(PYTHON) build/python $(PYTHON_PACKAGES)
+PYTHON_ARGS := -DHEED_BUILD_PYTHON=ON -DPython_EXECUTABLE=$(CURDIR)/build/python/bin/python
+endif
 say = @printf '\n==> %s\n' "$(1)"
 comma := ,
 
@@ -37,22 +48,24 @@ demo: ## install what is missing, build, take the tour (two to three minutes on 
 test: ## install what is missing, build, run every test, also under sanitizers (about 10 minutes on 2 cores)
 	$(call say,1/6 Packages: what is missing from the build and test list)
 	@tools/bootstrap build test fuzz
+	$(PYTHON_ENV)
 	$(call say,2/6 Release build$(comma) warnings are errors)
-	@cmake --preset release -DHEED_BUILD_TESTS=ON $(ARGS)
+	@cmake --preset release -DHEED_BUILD_TESTS=ON $(PYTHON_ARGS) $(ARGS)
 	@$(BUILD) build/release -j$(JOBS)
 	$(call say,3/6 The library under AddressSanitizer and UndefinedBehaviorSanitizer)
 	@cmake --preset asan -B build/checked $(CHECKED) $(ARGS)
 	@$(BUILD) build/checked -j$(JOBS)
 	$(call say,4/6 Tests under the sanitizers: unit$(comma) golden$(comma) and a sample of the conformance table)
 	@cd build/checked && HEED_CONFORMANCE_STRIDE=$(STRIDE) $(TEST)
-	$(call say,5/6 Every test: unit$(comma) conformance$(comma) golden$(comma) command line$(comma) package$(comma) documentation)
+	$(call say,5/6 Every test: unit$(comma) conformance$(comma) golden$(comma) command line$(comma) Python$(comma) package$(comma) documentation)
 	@cd build/release && $(TEST)
 	$(call say,6/6 libFuzzer: random input to every reader of files and texts$(comma) for seconds)
 	@tools/fuzz
 
 build: ## build only, into build/release
 	@tools/bootstrap build test
-	@cmake --preset release -DHEED_BUILD_TESTS=ON $(ARGS)
+	$(PYTHON_ENV)
+	@cmake --preset release -DHEED_BUILD_TESTS=ON $(PYTHON_ARGS) $(ARGS)
 	@$(BUILD) build/release -j$(JOBS)
 
 bench: ## measure this machine, heed, and other software where installed; table, CSV, chart
@@ -60,6 +73,22 @@ bench: ## measure this machine, heed, and other software where installed; table,
 	@cmake --preset release -DHEED_BUILD_BENCH=ON $(ARGS)
 	@$(BUILD) build/release -j$(JOBS)
 	@bench/run --build build/release $(BENCH)
+
+wheel: ## build the Python wheel, install it into a fresh environment, run the Python tests there
+	@tools/bootstrap build python
+	$(call say,The wheel$(comma) as pip install . builds it)
+	@rm -rf build/dist build/wheel/env
+	@tools/python_env $(PYTHON) build/python $(PYTHON_PACKAGES)
+	@build/python/bin/python -m pip wheel --disable-pip-version-check --no-deps --wheel-dir build/dist .
+	$(call say,Its tests$(comma) in an environment that knows nothing of this tree)
+	@tools/python_env $(PYTHON) build/wheel/env build/dist/*.whl $(PYTHON_PACKAGES)
+	@env -u PYTHONPATH HEED=build/wheel/env/bin/heed build/wheel/env/bin/python -B -m pytest -q -p no:cacheprovider -rs tests/python
+
+torch: ## install PyTorch and transformers into build/python (gigabytes) and run the Python tests with them
+	@tools/python_env $(PYTHON) build/python $(PYTHON_PACKAGES) torch transformers
+	@cmake --preset release -DHEED_BUILD_TESTS=ON $(PYTHON_ARGS) $(ARGS)
+	@$(BUILD) build/release -j$(JOBS) --target heed_python_stub heed_cli
+	@cd build/release && $(TEST) -R '^python$$'
 
 asan: ## every test under AddressSanitizer and UndefinedBehaviorSanitizer
 	@tools/bootstrap test
@@ -95,11 +124,11 @@ format: ## clang-format every C++ file in place
 	@tools/bootstrap lint
 	@git ls-files '*.cc' '*.h' | xargs clang-format-14 -i
 
-# The kernels once, as portable ones: the other instruction sets are the same templates.
+# The kernels once, as portable ones: the other instruction sets are the same templates. oneDNN's part needs GCC's OpenMP.
 tidy: ## clang-tidy over src, the command line and examples
 	@tools/bootstrap lint
 	@cmake --preset debug -DCMAKE_CXX_COMPILER=clang++-14 $(ARGS)
-	@git ls-files 'src/*.cc' 'apps/cli/*.cc' 'examples/*.cc' | grep -v 'isa/[^p]' | \
+	@git ls-files 'src/*.cc' 'apps/cli/*.cc' 'examples/*.cc' | grep -v -e 'isa/[^p]' -e _onednn.cc | \
 	    xargs -P$(JOBS) -n1 clang-tidy-14 -p build/debug --quiet
 
 install: ## build and install to PREFIX (default /usr/local)

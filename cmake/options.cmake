@@ -1,5 +1,6 @@
 # What to build. Embedders get the library alone; a checkout of heed builds all of it.
 option(HEED_BUILD_CLI "Build the command line" ${PROJECT_IS_TOP_LEVEL})
+option(HEED_BUILD_PYTHON "Build the Python module (pip install . does; needs nanobind)" OFF)
 option(HEED_BUILD_TESTS "Build the tests" ${PROJECT_IS_TOP_LEVEL})
 option(HEED_BUILD_EXAMPLES "Build the examples" ${PROJECT_IS_TOP_LEVEL})
 option(HEED_BUILD_BENCH "Build the benchmarks" OFF)

@@ -121,6 +121,7 @@ void load_kv_row(const HeadRows& rows, const char* from, const float* scale, std
 struct FloatRows {
     using Product = FloatProduct;
     static constexpr int bytes = 4;  ///< of a column
+    static constexpr int ahead = 8;  ///< rows on from here that are asked for
     static constexpr bool scaled = false;
     template <class Isa, int L>
     static HEED_INLINE F<L> load(const char* row, std::int64_t c) {
@@ -131,6 +132,7 @@ struct FloatRows {
 struct Bf16Rows {
     using Product = FloatProduct;
     static constexpr int bytes = 2;  ///< of a column
+    static constexpr int ahead = 16;  ///< rows on from here that are asked for
     static constexpr bool scaled = false;
     template <class Isa, int L>
     static HEED_INLINE F<L> load(const char* row, std::int64_t c) {
@@ -144,6 +146,7 @@ struct Bf16Rows {
 struct ByteRows {
     using Product = FloatProduct;
     static constexpr int bytes = 1;  ///< of a column
+    static constexpr int ahead = 32;  ///< rows on from here that are asked for
     static constexpr bool scaled = true;
     template <class Isa, int L>
     static HEED_INLINE F<L> load(const char* row, std::int64_t c) {
@@ -169,6 +172,7 @@ struct ByteRows {
 /// Keys and queries as pairs of bf16, a pair a lane.
 struct PairRows : FloatRows {
     using Product = Bf16Product;
+    static constexpr int ahead = 16;
 };
 #endif
 

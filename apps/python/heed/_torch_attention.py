@@ -1,0 +1,208 @@
+"""Softmax attention for PyTorch: differentiable, and in the place of PyTorch's own."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Optional
+
+import torch
+from torch.autograd.function import once_differentiable
+
+from . import _core
+from ._core import Error
+
+
+def draw_seed() -> int:
+    """From PyTorch's generator, so that torch.manual_seed makes dropout repeat itself."""
+    return int(torch.empty((), dtype=torch.int64).random_().item())
+
+
+def records_gradient(*tensors: Optional[torch.Tensor]) -> bool:
+    return torch.is_grad_enabled() and any(
+        isinstance(tensor, torch.Tensor) and tensor.requires_grad for tensor in tensors
+    )
+
+
+class Attend(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, q, k, v, bias, alibi_slopes, sinks, options, out=()):  # type: ignore[no-untyped-def]
+        out, lse = _core.attend(
+            q,
+            k,
+            v,
+            bias=bias,
+            alibi_slopes=alibi_slopes,
+            sinks=sinks,
+            lse=True,
+            **options,
+            out=out[0] if out else None,  # in a tuple, autograd does not take it for an input
+        )
+        ctx.save_for_backward(q, k, v, out, lse, bias, alibi_slopes, sinks)
+        ctx.options = options
+        ctx.set_materialize_grads(False)
+        return out, lse
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, dout, dlse):  # type: ignore[no-untyped-def]
+        q, k, v, out, lse, bias, alibi_slopes, sinks = ctx.saved_tensors
+        if dout is None and dlse is None:
+            return (None,) * 8
+        if dout is None:
+            dout = out.new_zeros(()).expand(out.shape)
+        needs = ctx.needs_input_grad
+        g = _core.attend_backward(
+            q,
+            k,
+            v,
+            out,
+            lse,
+            dout,
+            dlse=dlse,
+            bias=bias,
+            alibi_slopes=alibi_slopes,
+            sinks=sinks,
+            dbias=needs[3],
+            dalibi_slopes=needs[4],
+            dsinks=needs[5],
+            **ctx.options,
+        )
+        dbias = g.dbias.to(bias.dtype) if needs[3] else None
+        dslopes = g.dalibi_slopes.to(alibi_slopes.dtype) if needs[4] else None
+        dsinks = g.dsinks.to(sinks.dtype) if needs[5] else None
+        return g.dq, g.dk, g.dv, dbias, dslopes, dsinks, None, None
+
+
+def attend(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    *,
+    bias: Optional[torch.Tensor] = None,
+    alibi_slopes: Any = None,
+    sinks: Any = None,
+    lse: bool = False,
+    dropout: float = 0.0,
+    seed: Optional[int] = None,
+    **options: Any,
+) -> Any:
+    """heed.attend with gradients: of q, k, v, bias, alibi_slopes and sinks, and through lse.
+
+    q [B,H,T,D], k [B,G,S,D], v [B,G,S,E]; the options are heed.attend's. Returns out [B,H,T,E], with lse=True also lse
+    [B,H,T]. Without a seed, dropout draws one from PyTorch's generator.
+
+    >>> q = torch.ones(1, 1, 2, 4, requires_grad=True)
+    >>> heed.torch.attend(q, q, q, causal=True).sum().backward()
+    >>> q.grad.shape
+    torch.Size([1, 1, 2, 4])
+    """
+    if dropout:
+        options["dropout"] = dropout
+        options["seed"] = draw_seed() if seed is None else seed
+    if records_gradient(q, k, v, bias, alibi_slopes, sinks):
+        out, sums = Attend.apply(q, k, v, bias, alibi_slopes, sinks, options)
+        return (out, sums) if lse else out
+    return _core.attend(q, k, v, bias=bias, alibi_slopes=alibi_slopes, sinks=sinks, lse=lse, **options)
+
+
+def _to_four_axes(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: Optional[torch.Tensor], grouped: bool
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, Optional[torch.Tensor], torch.Size]:
+    """[B,H,T,D] views of q, k and v with any leading axes, the mask to match, and the leading axes of the result."""
+    if grouped:
+        if q.dim() < 3 or k.dim() < 3 or v.dim() < 3:
+            raise Error("[scaled_dot_product_attention] enable_gqa: expected an axis of heads, got fewer than 3 axes")
+        if k.shape[-3] != v.shape[-3]:  # each of them divides the query heads by its own number
+            k = k.repeat_interleave(q.shape[-3] // k.shape[-3], -3)
+            v = v.repeat_interleave(q.shape[-3] // v.shape[-3], -3)
+        batch = torch.broadcast_shapes(q.shape[:-3], k.shape[:-3], v.shape[:-3])
+        leading = torch.Size((*batch, q.shape[-3]))
+        kv_leading = torch.Size((*batch, k.shape[-3]))
+    else:
+        leading = kv_leading = torch.broadcast_shapes(q.shape[:-2], k.shape[:-2], v.shape[:-2])
+
+    def flat(x: torch.Tensor, axes: torch.Size) -> torch.Tensor:
+        heads = axes[-1] if axes else 1
+        return x.expand(*axes, *x.shape[-2:]).reshape(math.prod(axes[:-1]), heads, *x.shape[-2:])
+
+    if mask is not None:
+        if mask.dim() > len(leading) + 2:
+            raise Error(
+                f"[scaled_dot_product_attention] attn_mask: expected at most {len(leading) + 2} axes, got {mask.dim()}"
+            )
+        mask = mask[(None,) * (max(4, len(leading) + 2) - mask.dim())]
+        if mask.dim() > 4:
+            batch = mask.shape[:-3]
+            if any(extent != 1 for extent in batch):
+                mask = mask.expand(*leading[:-1], *mask.shape[-3:])
+            mask = mask.reshape(-1, *mask.shape[-3:])
+    return flat(q, leading), flat(k, kv_leading), flat(v, kv_leading), mask, leading
+
+
+def scaled_dot_product_attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: Optional[torch.Tensor] = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: Optional[float] = None,
+    enable_gqa: bool = False,
+) -> torch.Tensor:
+    """torch.nn.functional.scaled_dot_product_attention, argument for argument.
+
+    query [...,H,T,D], key [...,G,S,D], value [...,G,S,E]; G is H, or divides it with enable_gqa. attn_mask broadcasts
+    to [...,H,T,S]: bool (True attends) or float (added). is_causal counts from the top left. A row that sees nothing is
+    0, as in PyTorch. Dropout draws its seed from PyTorch's generator; its bits are not PyTorch's.
+
+    >>> x = torch.ones(2, 3, 5, 4)
+    >>> heed.torch.scaled_dot_product_attention(x, x, x, is_causal=True).shape
+    torch.Size([2, 3, 5, 4])
+    """
+    if attn_mask is not None and is_causal:
+        raise Error("[scaled_dot_product_attention] attn_mask: expected None where is_causal is set, got a tensor")
+    if not 0.0 <= dropout_p <= 1.0:
+        raise Error(f"[scaled_dot_product_attention] dropout_p: expected a number from 0 to 1, got {dropout_p}")
+    if torch.is_autocast_enabled("cpu"):
+        narrow = torch.get_autocast_dtype("cpu")
+        query, key, value = (x.to(narrow) if x.dtype != torch.float64 else x for x in (query, key, value))
+
+    q, k, v, mask, leading = query, key, value, attn_mask, None
+    heads_fit = enable_gqa or query.shape[:2] == key.shape[:2]
+    if (
+        query.dim() != 4
+        or query.shape[0] != key.shape[0]
+        or key.shape[:2] != value.shape[:2]
+        or not heads_fit
+        or (mask is not None and mask.dim() != 4)
+    ):
+        q, k, v, mask, leading = _to_four_axes(query, key, value, attn_mask, enable_gqa)
+
+    options: dict[str, Any] = {}
+    bias = None
+    if is_causal:
+        options["causal"] = True
+        options["align"] = "top_left"
+    if scale is not None:
+        options["scale"] = scale
+    if mask is not None:
+        if mask.dtype == torch.bool:
+            options["allow"] = mask
+        else:
+            bias = mask
+    if dropout_p == 1.0:  # every weight is dropped; heed's own dropout ends below 1
+        options["dropout"] = 0.5
+        options["dropout_keep"] = torch.zeros(1, 1, 1, 1, dtype=torch.bool)
+    elif dropout_p:
+        options["dropout"] = dropout_p
+        options["seed"] = draw_seed()
+
+    out = None
+    if q.stride(1) < q.stride(2):  # [B,T,H,D] in memory: the result is wanted in that order too
+        batch, heads, rows, _ = q.shape
+        out = q.new_empty((batch, rows, heads, v.shape[3])).transpose(1, 2)
+    if records_gradient(q, k, v, bias):
+        out, _ = Attend.apply(q, k, v, bias, None, None, options, (out,))
+    else:
+        out = _core.attend(q, k, v, bias=bias, out=out, **options)
+    return out if leading is None else out.reshape(*leading, *out.shape[-2:])

@@ -1,0 +1,194 @@
+"""RoPE, linear attention and Infini-attention for PyTorch, differentiable."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Optional
+
+import torch
+from torch.autograd.function import once_differentiable
+
+from . import _core
+from ._core import InfiniMemory, RopeTable
+from ._results import LinearState
+from ._torch_attention import records_gradient
+
+
+class Rope(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, table, options):  # type: ignore[no-untyped-def]
+        ctx.table = table
+        ctx.options = options
+        return _core.rope(x, table, **options)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, dout):  # type: ignore[no-untyped-def]
+        return _core.rope_backward(dout, ctx.table, **ctx.options), None, None
+
+
+def rope(x: torch.Tensor, table: RopeTable, *, positions: Any = None, first: int = 0) -> torch.Tensor:
+    """heed.rope with gradients: x [B,H,T,D] with every row rotated by its position.
+
+    >>> x = torch.ones(1, 1, 3, 4, requires_grad=True)
+    >>> heed.torch.rope(x, heed.rope_table(heed.Rope(4))).sum().backward()
+    """
+    options = {"positions": positions, "first": first}
+    return Rope.apply(x, table, options) if records_gradient(x) else _core.rope(x, table, **options)
+
+
+class LinearAttend(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, q, k, v, s, z, options):  # type: ignore[no-untyped-def]
+        initial = None if s is None else LinearState(s, z)
+        out, final = _core.linear_attend(q, k, v, initial=initial, final=True, **options)
+        ctx.save_for_backward(q, k, v, s, z)
+        ctx.options = options
+        ctx.set_materialize_grads(False)
+        return (out, final.s) if final.z is None else (out, final.s, final.z)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, dout, ds, dz=None):  # type: ignore[no-untyped-def]
+        q, k, v, s, z = ctx.saved_tensors
+        if dout is None:
+            shape = (q.shape[0], q.shape[1], q.shape[2], v.shape[3])
+            dout = q.new_zeros(()).expand(shape)
+        needs_state = ctx.needs_input_grad[3] or ctx.needs_input_grad[4]
+        g = _core.linear_attend_backward(
+            q, k, v, dout, initial=None if s is None else (s, z), dfinal=(ds, dz), dinitial=needs_state, **ctx.options
+        )
+        dinitial = (g.dinitial.s, g.dinitial.z) if needs_state else (None, None)
+        return g.dq, g.dk, g.dv, *dinitial, None
+
+
+def linear_attention(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    *,
+    initial: Optional[tuple[torch.Tensor, Optional[torch.Tensor]]] = None,
+    final: bool = False,
+    **options: Any,
+) -> Any:
+    """heed.linear_attend with gradients: of q, k, v and the initial state, and through the final one.
+
+    q [B,H,T,D], k [B,G,S,D], v [B,G,S,E]; initial (s [B,N,F,E], z [B,N,F]); the options are heed.linear_attend's.
+    Returns out [B,H,T,E], with final=True (out, state).
+
+    >>> x = torch.ones(1, 1, 4, 2, requires_grad=True)
+    >>> out, state = heed.torch.linear_attention(x, x, x, final=True)
+    >>> state.s.sum().backward()
+    """
+    s, z = (None, None) if initial is None else initial
+    if records_gradient(q, k, v, s, z):
+        out, *state = LinearAttend.apply(q, k, v, s, z, options)
+        return (out, LinearState(*state)) if final else out
+    return _core.linear_attend(q, k, v, initial=initial, final=final, **options)
+
+
+class InfiniState(NamedTuple):
+    """What Infini-attention carries from call to call: M [B,G,D,E] and z [B,G,D], tensors that gradients pass through,
+    and the memory itself, which also holds the tokens of a segment that is not complete."""
+
+    m: torch.Tensor
+    z: torch.Tensor
+    memory: InfiniMemory
+
+    def detach(self) -> InfiniState:
+        return InfiniState(self.m.detach(), self.z.detach(), self.memory)
+
+
+class InfiniAttend(torch.autograd.Function):
+    @staticmethod
+    def forward(  # type: ignore[no-untyped-def]
+        ctx, q, k, v, gates, memory_q, memory_k, sinks, alibi_slopes, m, z, before, moved, options
+    ):
+        given = {"memory_q": memory_q, "memory_k": memory_k, "sinks": sinks, "alibi_slopes": alibi_slopes}
+        forward_options = {name: value for name, value in options.items() if name != "unroll"}
+        out = _core.infini_attend(q, k, v, gates, moved, **given, **forward_options)
+        ctx.save_for_backward(q, k, v, gates, memory_q, memory_k, sinks, alibi_slopes)
+        ctx.before = before
+        ctx.options = options
+        ctx.set_materialize_grads(False)
+        return out, torch.from_numpy(moved.m), torch.from_numpy(moved.z)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, dout, dm, dz):  # type: ignore[no-untyped-def]
+        q, k, v, gates, memory_q, memory_k, sinks, alibi_slopes = ctx.saved_tensors
+        if dout is None:
+            dout = q.new_zeros(()).expand(q.shape[0], q.shape[1], q.shape[2], v.shape[3])
+        needs = ctx.needs_input_grad
+        g = _core.infini_attend_backward(
+            q,
+            k,
+            v,
+            gates,
+            dout,
+            ctx.before,
+            memory_q=memory_q,
+            memory_k=memory_k,
+            sinks=sinks,
+            alibi_slopes=alibi_slopes,
+            dgates=needs[3],
+            dsinks=needs[6],
+            dalibi_slopes=needs[7],
+            dm=needs[8],
+            dz=needs[9],
+            after_dm=dm,
+            after_dz=dz,
+            **ctx.options,
+        )
+        small = (
+            None if gradient is None else gradient.to(of.dtype)
+            for gradient, of in ((g.dgates, gates), (g.dsinks, sinks), (g.dalibi_slopes, alibi_slopes))
+        )
+        dgates, dsinks, dslopes = small
+        return g.dq, g.dk, g.dv, dgates, g.dmemory_q, g.dmemory_k, dsinks, dslopes, g.dm, g.dz, None, None, None
+
+
+def infini_attention(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    gates: torch.Tensor,
+    state: Optional[InfiniState] = None,
+    *,
+    memory_q: Optional[torch.Tensor] = None,
+    memory_k: Optional[torch.Tensor] = None,
+    sinks: Optional[torch.Tensor] = None,
+    alibi_slopes: Optional[torch.Tensor] = None,
+    unroll: int = 0,
+    **options: Any,
+) -> tuple[torch.Tensor, InfiniState]:
+    """heed.infini_attend with gradients: of q, k, v, gates and what came before, through the memory between calls.
+
+    q [B,H,T,D], k [B,G,T,D], v [B,G,T,E], gates [H]; the options are heed.infini_attend's. Returns out [B,H,T,E] and
+    the state to give to the call with what follows; the state that came in is left as it was. state.detach() cuts the
+    gradient between calls, unroll within one. Calls that gradients pass through are whole segments, but for the last.
+
+    >>> x, gates = torch.ones(1, 1, 4, 2, requires_grad=True), torch.zeros(1, requires_grad=True)
+    >>> out, state = heed.torch.infini_attention(x, x, x, gates, segment=2)
+    >>> out.sum().backward()
+    """
+    m, z = (None, None) if state is None else (state.m, state.z)
+    before = InfiniMemory() if state is None else state.memory
+    moved = before.clone()
+    given = (memory_q, memory_k, sinks, alibi_slopes)
+    if records_gradient(q, k, v, gates, *given, m, z):
+        out, m, z = InfiniAttend.apply(q, k, v, gates, *given, m, z, before, moved, {**options, "unroll": unroll})
+    else:
+        out = _core.infini_attend(
+            q,
+            k,
+            v,
+            gates,
+            moved,
+            memory_q=memory_q,
+            memory_k=memory_k,
+            sinks=sinks,
+            alibi_slopes=alibi_slopes,
+            **options,
+        )
+        m, z = torch.from_numpy(moved.m), torch.from_numpy(moved.z)
+    return out, InfiniState(m, z, moved)

@@ -1,0 +1,158 @@
+#include <heed/inspect.h>
+
+#include <nanobind/stl/string.h>
+
+#include <algorithm>
+
+#include "array.h"
+#include "context.h"
+#include "keywords.h"
+#include "module.h"
+#include "signatures.h"
+
+#define HEED_SELECTION "batches: ArrayLike | None = None, heads: ArrayLike | None = None"
+
+namespace heed::python {
+
+namespace {
+
+std::vector<std::int64_t> chosen(const char* function, const char* argument, nb::handle value) {
+    if (!value || value.is_none()) { return {}; }
+    std::vector<std::int64_t> list = to_integers(function, argument, value);
+    // For the library an empty list means all of them; whoever writes [] means none.
+    if (list.empty()) { refuse(function, argument, "None for all, or at least one index", "an empty list"); }
+    return list;
+}
+
+std::int64_t count(const std::vector<std::int64_t>& list, std::int64_t all) {
+    return list.empty() ? all : static_cast<std::int64_t>(list.size());
+}
+
+nb::object attention_weights_(nb::handle q, nb::handle k, const nb::kwargs& keywords) {
+    constexpr const char* f = "attention_weights";
+    nb::handle batches, heads, rows, out, context;
+    const Own own[] = {{"batches", &batches}, {"heads", &heads}, {"rows", &rows}, {"out", &out}, {"context", &context}};
+    AttentionKeywords attention(f);
+    read_keywords(f, keywords, own, &attention);
+    const AttentionSelection selection{chosen(f, "batches", batches), chosen(f, "heads", heads),
+                                       chosen(f, "rows", rows)};
+    const Array queries(f, "q", q);
+    const Array keys(f, "k", k);
+    const Shape shape{count(selection.batches, queries.extent(0)), count(selection.heads, queries.extent(1)),
+                      count(selection.rows, queries.extent(2)), keys.extent(2)};
+    const Result result = make_result(f, "out", out, q, wide(queries.dtype()), shape);
+    Context& team = choose_context(f, context);
+    without_gil([&] { attention_weights(team, queries, keys, result.view(), selection, attention.options); });
+    return result.object;
+}
+
+nb::object attention_statistics_(nb::handle q, nb::handle k, const nb::kwargs& keywords) {
+    constexpr const char* f = "attention_statistics";
+    nb::handle entropy = Py_True, max_weight = Py_True, argmax = Py_True, window_mass = Py_True, first_mass = Py_True;
+    nb::handle mass_window, context;
+    const Own own[] = {{"entropy", &entropy},         {"max_weight", &max_weight}, {"argmax", &argmax},
+                       {"window_mass", &window_mass}, {"first_mass", &first_mass}, {"mass_window", &mass_window},
+                       {"context", &context}};
+    AttentionKeywords attention(f);
+    read_keywords(f, keywords, own, &attention);
+    const Array queries(f, "q", q);
+    const Array keys(f, "k", k);
+    const DType type = wide(queries.dtype());
+    const Shape shape{queries.extent(0), queries.extent(1), queries.extent(2)};
+    const Result r_entropy = make_requested(f, "entropy", entropy, q, type, shape);
+    const Result r_max = make_requested(f, "max_weight", max_weight, q, type, shape);
+    const Result r_argmax = make_requested(f, "argmax", argmax, q, DType::i64, shape);
+    const Result r_window = make_requested(f, "window_mass", window_mass, q, type, shape);
+    const Result r_first = make_requested(f, "first_mass", first_mass, q, type, shape);
+    AttentionStatistics statistics{.entropy = r_entropy.view(),
+                                   .max_weight = r_max.view(),
+                                   .argmax = r_argmax.view(),
+                                   .window_mass = r_window.view(),
+                                   .first_mass = r_first.view()};
+    if (mass_window) { statistics.window = to_window(f, "mass_window", mass_window); }
+    Context& team = choose_context(f, context);
+    without_gil([&] { attention_statistics(team, queries, keys, statistics, attention.options); });
+    return result_type("AttentionStatistics")(r_entropy.object, r_max.object, r_argmax.object, r_window.object,
+                                              r_first.object);
+}
+
+nb::object attention_map_(nb::handle q, nb::handle k, const nb::kwargs& keywords) {
+    constexpr const char* f = "attention_map";
+    nb::handle size, pooling, batches, heads, out, context;
+    const Own own[] = {{"size", &size},   {"pooling", &pooling}, {"batches", &batches},
+                       {"heads", &heads}, {"out", &out},         {"context", &context}};
+    AttentionKeywords attention(f);
+    read_keywords(f, keywords, own, &attention);
+    const AttentionSelection selection{chosen(f, "batches", batches), chosen(f, "heads", heads), {}};
+    const Array queries(f, "q", q);
+    const Array keys(f, "k", k);
+    std::int64_t cell_rows = std::min<std::int64_t>(64, queries.extent(2));
+    std::int64_t cell_columns = std::min<std::int64_t>(64, keys.extent(2));
+    if (size) {
+        const std::vector<std::int64_t> sides = to_integers(f, "size", size);
+        if (sides.size() != 2 || sides[0] < 1 || sides[1] < 1) {
+            refuse(f, "size", "(rows, columns), 1 or more each", nb::cast<std::string>(nb::repr(size)));
+        }
+        cell_rows = sides[0];
+        cell_columns = sides[1];
+    }
+    const Pooling how = pooling
+                            ? choose<Pooling>(f, "pooling", pooling, {{"mean", Pooling::mean}, {"max", Pooling::max}})
+                            : Pooling::mean;
+    const Shape shape{count(selection.batches, queries.extent(0)), count(selection.heads, queries.extent(1)), cell_rows,
+                      cell_columns};
+    const Result result = make_result(f, "out", out, q, wide(queries.dtype()), shape);
+    Context& team = choose_context(f, context);
+    without_gil([&] { attention_map(team, queries, keys, result.view(), how, selection, attention.options); });
+    return nb::module_::import_("heed._pictures")
+        .attr("AttentionMap")(result.object, queries.extent(2), keys.extent(2), how == Pooling::mean ? "mean" : "max");
+}
+
+}  // namespace
+
+void bind_inspect(nb::module_& m) {
+    m.def("attention_weights", attention_weights_, nb::arg("q"), nb::arg("k"), nb::arg("keywords"),
+          nb::sig("def attention_weights(q: Array, k: ArrayLike, *, " HEED_SELECTION
+                  ", rows: ArrayLike | None = None, out: Array | None = None, " HEED_CONTEXT ", " HEED_ATTENTION_OPTIONS
+                  ") -> Array"),
+          R"doc(Weights [chosen batches, chosen heads, chosen rows, S] of q [B,H,T,D] over k [B,G,S,D], before dropout.
+
+batches, heads, rows: indices, None for all. Memory is proportional to what is asked for. Options as in attend.
+
+>>> x = numpy.eye(4, dtype="float32")[None, None]
+>>> heed.attention_weights(x, x, rows=[1], causal=True).round(2)
+array([[[[0.38, 0.62, 0.  , 0.  ]]]], dtype=float32))doc");
+    m.def("attention_statistics", attention_statistics_, nb::arg("q"), nb::arg("k"), nb::arg("keywords"),
+          nb::sig("def attention_statistics(q: Array, k: ArrayLike, *, entropy: bool | Array = True, "
+                  "max_weight: bool | Array = True, argmax: bool | Array = True, window_mass: bool | Array = True, "
+                  "first_mass: bool | Array = True, mass_window: tuple[int, int] = (0, 0), " HEED_CONTEXT
+                  ", " HEED_ATTENTION_OPTIONS ") -> AttentionStatistics"),
+          R"doc(One number a row of q [B,H,T,D] over k [B,G,S,D], at any length, without a T x S matrix; each [B,H,T].
+
+entropy      -sum w ln w, in nats
+max_weight   the largest weight
+argmax       the key that has it, the first of equals; -1 for a row that sees nothing
+window_mass  weight on keys from p_i - left to p_i + right, mass_window=(left, right)
+first_mass   weight of key 0
+
+True for a new array, False for none, or an array to write to. Options as in attend. Returns a named tuple.
+
+>>> x = numpy.zeros((1, 1, 4, 8), dtype="float32")
+>>> heed.attention_statistics(x, x).entropy.round(4)
+array([[[1.3863, 1.3863, 1.3863, 1.3863]]], dtype=float32))doc");
+    m.def("attention_map", attention_map_, nb::arg("q"), nb::arg("k"), nb::arg("keywords"),
+          nb::sig("def attention_map(q: Array, k: ArrayLike, *, size: tuple[int, int] = ..., "
+                  "pooling: Literal['mean', 'max'] = 'mean', " HEED_SELECTION
+                  ", out: Array | None = None, " HEED_CONTEXT ", " HEED_ATTENTION_OPTIONS ") -> AttentionMap"),
+          R"doc(The T x S weights of each head pooled to R x C cells: size=(R, C), up to 64 x 64 unless given.
+
+Returns a heed.AttentionMap: its `values` are [chosen batches, chosen heads, R, C], and a notebook shows it as pictures.
+Options as in attend.
+
+>>> x = numpy.zeros((1, 1, 4, 8), dtype="float32")
+>>> heed.attention_map(x, x, size=(2, 2)).values
+array([[[[0.25, 0.25],
+         [0.25, 0.25]]]], dtype=float32))doc");
+}
+
+}  // namespace heed::python

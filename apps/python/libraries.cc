@@ -1,0 +1,185 @@
+#include "libraries.h"
+
+#include <string>
+#include <unordered_map>
+
+#include <heed/error.h>
+
+namespace heed::python {
+
+namespace {
+
+/// Attributes and functions of NumPy and PyTorch, looked up on first use and kept for good: modules outlive every call,
+/// and at exit nobody may touch a Python object any more.
+PyObject* keep(nb::object object) { return object.release().ptr(); }
+
+ArrayType inspect(nb::handle object) {
+    ArrayType type;
+    const nb::handle python_type = object.type();
+    for (const nb::handle base : nb::object(python_type.attr("__mro__"))) {
+        type.is_torch = type.is_torch || (nb::str(base.attr("__name__")).equal(nb::str("Tensor")) &&
+                                          nb::str(base.attr("__module__")).equal(nb::str("torch")));
+    }
+    if (nb::hasattr(python_type, "__dlpack_c_exchange_api__")) {
+        const nb::object capsule = python_type.attr("__dlpack_c_exchange_api__");
+        if (PyCapsule_IsValid(capsule.ptr(), "dlpack_exchange_api") != 0) {
+            const auto* table =
+                static_cast<const DlExchange*>(PyCapsule_GetPointer(capsule.ptr(), "dlpack_exchange_api"));
+            while (table != nullptr && table->version.major != 1) { table = table->previous; }
+            if (table != nullptr && table->tensor_from_object != nullptr) {
+                type.exchange = table;
+                type.protocol = Protocol::exchange;
+                return type;
+            }
+        }
+    }
+    if (nb::hasattr(python_type, "__array_struct__")) {
+        type.protocol = Protocol::interface;
+    } else if (nb::hasattr(python_type, "__dlpack__")) {
+        type.protocol = Protocol::dlpack;
+    } else if (PyObject_CheckBuffer(object.ptr()) != 0) {
+        type.protocol = Protocol::buffer;
+    } else if (PyList_Check(object.ptr()) != 0 || PyTuple_Check(object.ptr()) != 0) {
+        type.protocol = Protocol::numbers;
+    }
+    return type;
+}
+
+const char* numpy_name(DType dtype) {
+    switch (dtype) {
+        case DType::f32: return "float32";
+        case DType::f16: return "float16";
+        case DType::bf16: return "bfloat16";
+        case DType::f64: return "float64";
+        case DType::i64: return "int64";
+        case DType::i32: return "int32";
+        case DType::i16: return "int16";
+        case DType::i8: return "int8";
+        case DType::u64: return "uint64";
+        case DType::u32: return "uint32";
+        case DType::u16: return "uint16";
+        case DType::u8: return "uint8";
+        case DType::boolean: return "bool";
+    }
+    return "";
+}
+
+DlType dl_type(DType dtype) {
+    const auto bits = static_cast<std::uint8_t>(8 * size_of(dtype));
+    switch (dtype) {
+        case DType::f32:
+        case DType::f16:
+        case DType::f64: return {dl::floating, bits, 1};
+        case DType::bf16: return {dl::bfloat, bits, 1};
+        case DType::i64:
+        case DType::i32:
+        case DType::i16:
+        case DType::i8: return {dl::integer, bits, 1};
+        case DType::u64:
+        case DType::u32:
+        case DType::u16:
+        case DType::u8: return {dl::unsigned_integer, bits, 1};
+        case DType::boolean: return {dl::boolean, bits, 1};
+    }
+    return {};
+}
+
+constexpr std::size_t dtypes = static_cast<std::size_t>(DType::boolean) + 1;
+
+PyObject* numpy_dtype(const char* function, DType dtype) {
+    static PyObject* known[dtypes] = {};
+    PyObject*& slot = known[static_cast<std::size_t>(dtype)];
+    if (slot == nullptr) {
+        if (dtype == DType::bf16) {
+            try {
+                slot = keep(
+                    nb::module_::import_("numpy").attr("dtype")(nb::module_::import_("ml_dtypes").attr("bfloat16")));
+            } catch (nb::python_error& error) {
+                if (!error.matches(PyExc_ImportError)) { throw; }
+                throw Error("[" + std::string(function) +
+                            "] NumPy has no bfloat16: install ml_dtypes, use PyTorch tensors, or give out=");
+            }
+        } else {
+            slot = keep(nb::module_::import_("numpy").attr("dtype")(numpy_name(dtype)));
+        }
+    }
+    return slot;
+}
+
+nb::tuple shape_tuple(const Shape& shape) {
+    nb::object tuple = nb::steal(PyTuple_New(shape.rank()));
+    for (int axis = 0; axis < shape.rank(); ++axis) {
+        PyTuple_SET_ITEM(tuple.ptr(), axis, PyLong_FromLongLong(shape[axis]));
+    }
+    return nb::borrow<nb::tuple>(tuple);
+}
+
+nb::object new_numpy(const char* function, DType dtype, const Shape& shape) {
+    static PyObject* const empty = keep(nb::module_::import_("numpy").attr("empty"));
+    const nb::tuple extents = shape_tuple(shape);
+    PyObject* arguments[] = {extents.ptr(), numpy_dtype(function, dtype)};
+    PyObject* array = PyObject_Vectorcall(empty, arguments, 2, nullptr);
+    if (array == nullptr) { throw nb::python_error(); }
+    return nb::steal(array);
+}
+
+nb::object new_torch(DType dtype, const Shape& shape) {
+    static PyObject* const empty = keep(nb::module_::import_("torch").attr("empty"));
+    const nb::object type = nb::module_::import_("torch").attr(numpy_name(dtype));
+    return nb::handle(empty)(shape_tuple(shape), nb::arg("dtype") = type);
+}
+
+nb::object new_exchanged(const DlExchange& exchange, DType dtype, const Shape& shape) {
+    Shape extents = shape;
+    Shape strides = shape.row_major();
+    DlTensor like{nullptr, {dl::cpu, 0}, shape.rank(), dl_type(dtype), &extents[0], &strides[0], 0};
+    DlManagedVersioned* tensor = nullptr;
+    std::string failure;
+    const auto set_error = [](void* text, const char* kind, const char* message) {
+        *static_cast<std::string*>(text) = std::string(kind) + ": " + message;
+    };
+    if (exchange.allocate(&like, &tensor, &failure, set_error) != 0) { throw std::runtime_error(failure); }
+    void* object = nullptr;
+    if (exchange.object_from_managed(tensor, &object) != 0) { throw nb::python_error(); }
+    return nb::steal(static_cast<PyObject*>(object));
+}
+
+}  // namespace
+
+const ArrayType& array_type(nb::handle object) {
+    // Keyed by the type, which is kept alive for good, so that no other can take its address.
+    static auto& known = *new std::unordered_map<PyTypeObject*, ArrayType>;
+    const auto found = known.find(Py_TYPE(object.ptr()));
+    if (found != known.end()) { return found->second; }
+    const ArrayType type = inspect(object);
+    nb::borrow(object.type()).release();
+    return known.emplace(Py_TYPE(object.ptr()), type).first->second;
+}
+
+bool requires_gradient(nb::handle tensor) {
+    static PyObject* const name = PyUnicode_InternFromString("requires_grad");
+    const nb::object flag = nb::steal(PyObject_GetAttr(tensor.ptr(), name));
+    if (!flag) { throw nb::python_error(); }
+    if (!flag.is(nb::handle(Py_True))) { return false; }
+    static PyObject* const is_enabled = keep(nb::module_::import_("torch").attr("is_grad_enabled"));
+    return nb::cast<bool>(nb::handle(is_enabled)());
+}
+
+nb::object dlpack_capsule(nb::handle object) {
+    const nb::object method = object.attr("__dlpack__");
+    try {
+        return method(nb::arg("max_version") = nb::make_tuple(1, 0));
+    } catch (nb::python_error& error) {
+        if (!error.matches(PyExc_TypeError)) { throw; }  // before DLPack 1.0 there was no such argument
+    }
+    return method();
+}
+
+nb::object new_array(const char* function, nb::handle like, DType dtype, const Shape& shape) {
+    const ArrayType& type = array_type(like);
+    if (!type.is_torch) { return new_numpy(function, dtype, shape); }
+    if (type.exchange != nullptr && shape.elements() > 0) { return new_exchanged(*type.exchange, dtype, shape); }
+    return new_torch(dtype, shape);
+}
+
+}  // namespace heed::python

@@ -1,0 +1,41 @@
+#pragma once
+/// What heed knows of other libraries' arrays: how to ask them for their memory, and how to make new ones.
+
+#include <heed/view.h>
+#include <nanobind/nanobind.h>
+
+#include "protocols.h"
+
+namespace heed::python {
+
+namespace nb = nanobind;
+
+/// Ways to an array's memory, quickest first.
+enum class Protocol : std::uint8_t {
+    exchange,   ///< DLPack's table of C functions (PyTorch 2.10 and later): 0.1 us an array
+    interface,  ///< __array_struct__ (NumPy): 0.1 us
+    dlpack,     ///< the method __dlpack__, often Python code: microseconds
+    buffer,     ///< Python's own
+    numbers,    ///< a list or tuple
+    none,
+};
+
+struct ArrayType {
+    Protocol protocol = Protocol::none;
+    bool is_torch = false;
+    const DlExchange* exchange = nullptr;
+};
+
+/// Looked up once for each type of object.
+const ArrayType& array_type(nb::handle object);
+
+/// Is this a PyTorch tensor whose gradients are being recorded?
+bool requires_gradient(nb::handle tensor);
+
+/// What object.__dlpack__ gives, newest version first.
+nb::object dlpack_capsule(nb::handle object);
+
+/// Not initialised; PyTorch's where `like` is, otherwise NumPy's.
+nb::object new_array(const char* function, nb::handle like, DType dtype, const Shape& shape);
+
+}  // namespace heed::python

@@ -1,0 +1,88 @@
+#include <heed/safetensors.h>
+
+#include <nanobind/stl/filesystem.h>
+#include <nanobind/stl/map.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include "array.h"
+#include "context.h"
+#include "module.h"
+
+namespace heed::python {
+
+namespace {
+
+nb::object tensor_(const SafetensorsFile& file, const std::string& name) {
+    Tensor tensor;
+    without_gil([&] { tensor = file.tensor(name); });
+    return copy_out(tensor, nb::none());
+}
+
+void write_(const std::filesystem::path& path, const nb::dict& tensors,
+            const std::map<std::string, std::string>& metadata) {
+    Arrays arrays;
+    std::vector<NamedView> views;
+    for (const auto [name, array] : tensors) {
+        views.push_back({nb::cast<std::string>(name), arrays.emplace_back("write_safetensors", "tensors", array)});
+    }
+    const SafetensorsMetadata texts(metadata.begin(), metadata.end());
+    without_gil([&] { write_safetensors(path, views, texts); });
+}
+
+}  // namespace
+
+void bind_safetensors(nb::module_& m) {
+    nb::class_<SafetensorsFile>(m, "SafetensorsFile",
+                                R"doc(A safetensors file, open for reading; every rule of the format is checked.
+
+file[name] is a copy, as a NumPy array (bfloat16 needs ml_dtypes).
+
+>>> heed.write_safetensors("small.safetensors", {"x": numpy.ones(3, "float32")})
+>>> heed.SafetensorsFile("small.safetensors")["x"]
+array([1., 1., 1.], dtype=float32))doc")
+        .def(
+            "__init__",
+            [](SafetensorsFile* self, const std::filesystem::path& path) {
+                new (self) SafetensorsFile(SafetensorsFile::open(path));
+            },
+            nb::arg("path"), nb::sig("def __init__(self, path: str | os.PathLike[str]) -> None"))
+        .def_prop_ro(
+            "names", [](const SafetensorsFile& self) { return self.names(); }, "In the order of the header.")
+        .def_prop_ro(
+            "metadata",
+            [](const SafetensorsFile& self) {
+                return std::map<std::string, std::string>(self.metadata().begin(), self.metadata().end());
+            },
+            "Free text by key.")
+        .def(
+            "shape",
+            [](const SafetensorsFile& self, const std::string& name) {
+                const Shape& shape = self.entry(name).shape;
+                return nb::tuple(nb::cast(std::vector<std::int64_t>(shape.begin(), shape.end())));
+            },
+            nb::arg("name"), nb::sig("def shape(self, name: str) -> tuple[int, ...]"))
+        .def(
+            "dtype",
+            [](const SafetensorsFile& self, const std::string& name) {
+                return std::string(name_of(self.entry(name).dtype));
+            },
+            nb::arg("name"), "\"f32\", \"bf16\", ...")
+        .def(
+            "__contains__", [](const SafetensorsFile& self, const std::string& name) { return self.contains(name); },
+            nb::arg("name"))
+        .def("__len__", [](const SafetensorsFile& self) { return self.names().size(); })
+        .def(
+            "__iter__", [](const SafetensorsFile& self) { return nb::iter(nb::cast(self.names())); },
+            nb::sig("def __iter__(self) -> Iterator[str]"))
+        .def("__getitem__", tensor_, nb::arg("name"), nb::sig("def __getitem__(self, name: str) -> Any"));
+    m.def("write_safetensors", write_, nb::arg("path"), nb::arg("tensors"),
+          nb::arg("metadata") = std::map<std::string, std::string>(),
+          nb::sig("def write_safetensors(path: str | os.PathLike[str], tensors: dict[str, ArrayLike], "
+                  "metadata: dict[str, str] = {}) -> None"),
+          R"doc(Writes a safetensors file: all of it or nothing.
+
+>>> heed.write_safetensors("one.safetensors", {"x": numpy.arange(3)}, {"made by": "heed"}))doc");
+}
+
+}  // namespace heed::python
