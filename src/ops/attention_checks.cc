@@ -290,7 +290,7 @@ AttentionProblem checked_forward(const char* function, const View& q, const View
 AttentionProblem checked_cached(const char* function, const View& q, const AttentionShape& sizes,
                                 const MutableView& out, const AttentionOptions& options, const MutableView& lse) {
     Checker checker{function, {}};
-    checker.rank4("q", q);
+    check_rank4(function, "q", q);
     check_dtype(function, "q", q, {DType::f32, DType::bf16, DType::f16, DType::f64});
     const Shape expected{1, q.extent(1), sizes.queries, sizes.head_size};
     if (!(q.shape() == expected)) { refuse(function, "q", to_string(expected), to_string(q.shape())); }
