@@ -1,6 +1,8 @@
 """heed.torch: PyTorch's semantics, gradients by gradcheck, no copies. Skipped where PyTorch is not installed."""
 
 import doctest
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -81,6 +83,34 @@ def test_tensors_elsewhere_are_refused():
         heed.attend(q.to_sparse(), k, v)
     with pytest.raises(ValueError, match="complex64"):
         heed.attend(q.to(torch.complex64), k, v)
+
+
+def test_lazy_negation_is_refused():
+    x = torch.randn(1, 1, 3, 4, dtype=torch.complex64).conj().imag
+    assert x.is_neg()
+    with pytest.raises(ValueError, match=r"\[attend\] q: .*resolve_neg"):
+        heed.attend(x, x, x)
+    heed.attend(*[x.resolve_neg()] * 3)
+
+
+def test_older_pytorch():
+    """Before 2.10 there is no table of C functions: the same through __dlpack__, gradients included."""
+    script = """
+import torch
+if hasattr(torch.Tensor, "__dlpack_c_exchange_api__"):
+    del torch.Tensor.__dlpack_c_exchange_api__
+import heed.torch
+x = torch.randn(2, 3, 5, 8, requires_grad=True)
+out = heed.torch.scaled_dot_product_attention(x, x, x)
+expected = torch.nn.functional.scaled_dot_product_attention(x, x, x)
+assert torch.allclose(out, expected, atol=1e-5)
+a, = torch.autograd.grad(out.sum(), x)
+b, = torch.autograd.grad(expected.sum(), x)
+assert torch.allclose(a, b, atol=1e-5)
+with torch.no_grad():
+    assert heed.attend(x.bfloat16(), x.bfloat16(), x.bfloat16()).dtype == torch.bfloat16
+"""
+    subprocess.run([sys.executable, "-c", script], check=True)
 
 
 SHAPES = [
