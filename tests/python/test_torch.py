@@ -3,6 +3,7 @@
 import doctest
 import subprocess
 import sys
+import threading
 
 import numpy as np
 import pytest
