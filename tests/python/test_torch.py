@@ -263,6 +263,18 @@ def test_gradcheck_of_every_option():
     )
 
 
+def test_lists_beside_tensors_that_record_gradients():
+    q, k, v = three((1, 4, 3, 8), grad=True)
+    slopes = heed.alibi_slopes(4)
+    out = ht.attend(q, k, v, alibi_slopes=slopes, sinks=np.zeros(4), key_lengths=[2], causal=True)
+    out.sum().backward()
+    with torch.no_grad():
+        expected = heed.attend(q, k, v, alibi_slopes=slopes, sinks=[0.0] * 4, key_lengths=[2], causal=True)
+    assert torch.equal(out.detach(), expected) and q.grad.abs().sum() > 0
+    out, _ = ht.infini_attention(q, k, v, torch.zeros(4, requires_grad=True), segment=2, alibi_slopes=slopes)
+    out.sum().backward()
+
+
 def test_gradcheck_of_sdpa():
     q, k, v, mask = double(2, 2, 3, 4), double(2, 2, 5, 4), double(2, 2, 5, 3), double(1, 3, 5)
     assert gradcheck(lambda *x: ht.scaled_dot_product_attention(*x), (q, k, v, mask))

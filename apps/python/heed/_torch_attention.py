@@ -23,6 +23,13 @@ def records_gradient(*tensors: Optional[torch.Tensor]) -> bool:
     )
 
 
+def as_tensor(x: Any) -> Optional[torch.Tensor]:
+    """What may have a gradient has to be a tensor: lists (of slopes, say) are copied, other arrays shared."""
+    if x is None or isinstance(x, torch.Tensor):
+        return x
+    return torch.tensor(x, dtype=torch.float64) if isinstance(x, (list, tuple)) else torch.as_tensor(x)
+
+
 class Attend(torch.autograd.Function):
     @staticmethod
     def forward(ctx, q, k, v, bias, alibi_slopes, sinks, options, out=()):  # type: ignore[no-untyped-def]
@@ -99,6 +106,7 @@ def attend(
     if dropout:
         options["dropout"] = dropout
         options["seed"] = draw_seed() if seed is None else seed
+    bias, alibi_slopes, sinks = as_tensor(bias), as_tensor(alibi_slopes), as_tensor(sinks)
     if records_gradient(q, k, v, bias, alibi_slopes, sinks):
         out, sums = Attend.apply(q, k, v, bias, alibi_slopes, sinks, options)
         return (out, sums) if lse else out
