@@ -333,3 +333,44 @@ def test_docstring_examples(name):
     report = []
     failed, tried = doctest.DocTestRunner(verbose=False).run(test, out=report.append)
     assert tried and not failed, "".join(report)
+
+
+def resident_kib():
+    with open("/proc/self/status", encoding="ascii") as file:
+        return next(int(line.split()[1]) for line in file if line.startswith("VmRSS"))
+
+
+def test_no_leak_of_tensors_or_graphs():
+    q, k, v = three((1, 2, 4, 8), grad=True)
+
+    def call():
+        out = ht.scaled_dot_product_attention(q, k, v, is_causal=True)
+        torch.autograd.grad(out, (q, k, v), torch.ones_like(out))
+        with torch.no_grad():
+            heed.attend(q, k, v, lse=True)
+
+    for _ in range(1000):
+        call()
+    before = resident_kib()
+    for _ in range(20_000):
+        call()
+    assert resident_kib() - before < 2048
+
+
+def test_threads_with_gradients():
+    q, k, v = three((2, 2, 9, 8), grad=True)
+    expected = torch.autograd.grad(sdpa(q, k, v).sum(), (q, k, v))
+    wrong = []
+
+    def work():
+        for _ in range(20):
+            got = torch.autograd.grad(ht.scaled_dot_product_attention(q, k, v).sum(), (q, k, v))
+            if not all(torch.allclose(a, b, atol=1e-5) for a, b in zip(got, expected)):
+                wrong.append(got)
+
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
