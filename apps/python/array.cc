@@ -98,9 +98,17 @@ Array::Array(const char* function, const char* argument, nb::handle object, Acce
                "requires_grad=True");
     }
     switch (type.protocol) {
-        case Protocol::exchange: take_exchange(object, *type.exchange); break;
+        case Protocol::exchange:
+            if (type.is_torch && is_negated(object)) {
+                refuse("a tensor whose numbers lie in memory as they are (resolve_neg() makes one)", "a lazy negation");
+            }
+            take_exchange(object, *type.exchange);
+            break;
         case Protocol::interface: take_interface(object); break;
-        case Protocol::dlpack: take_capsule(object); break;
+        case Protocol::dlpack:
+            // Older PyTorch: its __dlpack__ refuses what needs a gradient, whether or not that is being recorded.
+            take_capsule(type.is_torch ? nb::object(object.attr("detach")()) : nb::borrow(object));
+            break;
         case Protocol::buffer: take_buffer(object); break;
         case Protocol::numbers: take_numbers(object); break;
         case Protocol::none:
@@ -216,7 +224,12 @@ void Array::take_numbers(nb::handle object) {
     }
     if (whole) {
         integers_ = std::make_unique<std::int64_t[]>(count + 1);
-        for (std::size_t n = 0; n < count; ++n) { integers_[n] = nb::cast<std::int64_t>(nb::object(list[n])); }
+        for (std::size_t n = 0; n < count; ++n) {
+            const nb::object item = list[n];
+            int overflow = 0;
+            integers_[n] = PyLong_AsLongLongAndOverflow(item.ptr(), &overflow);
+            if (overflow != 0) { refuse("whole numbers of 64 bits", nb::cast<std::string>(nb::repr(item))); }
+        }
         dtype_ = DType::i64;
         data_ = integers_.get();
     } else {

@@ -209,7 +209,7 @@ nothing is appended. Prefill and decoding are the same call and may be mixed in 
           R"doc(Appends k [1,G,T,D] and v [1,G,T,E] only; positions [1,T] of int.
 
 >>> cache = heed.CachePool(heed.CacheConfig(head_size=4, value_size=4, pages=8)).create()
->>> heed.cache_append(cache, numpy.ones((1, 1, 3, 4)), numpy.ones((1, 1, 3, 4)), positions=[[4, 5, 9]])
+>>> heed.cache_append(cache, numpy.ones((1, 1, 3, 4)), numpy.ones((1, 1, 3, 4)), positions=numpy.array([[4, 5, 9]]))
 >>> cache.positions
 [4, 5, 9])doc");
     m.def(

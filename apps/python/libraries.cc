@@ -165,6 +165,13 @@ bool requires_gradient(nb::handle tensor) {
     return nb::cast<bool>(nb::handle(is_enabled)());
 }
 
+bool is_negated(nb::handle tensor) {
+    static PyObject* const name = PyUnicode_InternFromString("is_neg");
+    const nb::object flag = nb::steal(PyObject_CallMethodNoArgs(tensor.ptr(), name));
+    if (!flag) { throw nb::python_error(); }
+    return flag.is(nb::handle(Py_True));
+}
+
 nb::object dlpack_capsule(nb::handle object) {
     const nb::object method = object.attr("__dlpack__");
     try {

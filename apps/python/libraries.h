@@ -32,6 +32,9 @@ const ArrayType& array_type(nb::handle object);
 /// Is this a PyTorch tensor whose gradients are being recorded?
 bool requires_gradient(nb::handle tensor);
 
+/// Is this a PyTorch tensor that stands for minus what lies in its memory (the imaginary part of a conjugate)?
+bool is_negated(nb::handle tensor);
+
 /// What object.__dlpack__ gives, newest version first.
 nb::object dlpack_capsule(nb::handle object);
 

@@ -182,7 +182,7 @@ void bind_positions(nb::module_& m) {
     m.def(
         "rope", rope_, nb::arg("x"), nb::arg("table"), nb::arg("keywords"),
         nb::sig("def rope(x: Array, table: RopeTable, *, " HEED_ROPE_OPTIONS ") -> Array"),
-        R"doc(x [B,H,T,D] with the first numbers of every row rotated by position: first, first + 1, ..., or `positions`.
+        R"doc(x [B,H,T,D], the first numbers of every row rotated by position: first, first + 1, ..., or `positions`.
 
 positions are int, [B,T], [1,T] or [T], of any sign. out may be x itself.
 

@@ -192,6 +192,7 @@ def test_wrong_arguments(small):
         ({"allow": np.ones((2, 4, 5, 6), bool)}, r"\[attend\] allow: expected each axis of \[2, 4, 5, 7\] or 1"),
         ({"key_lengths": [1, 9]}, r"\[attend\] key_lengths"),
         ({"key_lengths": [1.5, 2]}, r"\[attend\] key_lengths: .*i64.*f64"),
+        ({"key_lengths": [2**64, 2]}, r"\[attend\] key_lengths: expected whole numbers of 64 bits, got 1844674407"),
         ({"kernel": "fastest"}, r"\[attend\] kernel"),
         ({"pattern": "casual"}, r"casual"),
         ({"pattern": 3}, r"pattern: expected a heed.Pattern or its text, got 3"),

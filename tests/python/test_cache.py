@@ -146,7 +146,7 @@ def test_wrong_calls(rng):
         (lambda: heed.cached_attend(cache, q, k, v, share="maybe"), r"share: expected one of"),
         (lambda: heed.cached_attend(cache, q, k[..., :4], v), r"\[cached_attend\] k"),
         (lambda: heed.CacheConfig(storage="i2"), r"storage: expected one of"),
-        (lambda: make_pool(pages=0), r"pages"),
+        (lambda: make_pool(pages=-1), r"pages"),
     ]:
         with pytest.raises(ValueError, match=message):
             call()

@@ -14,7 +14,6 @@ def has_documentation(value):
 
 
 def examples():
-    finder = doctest.DocTestFinder()
     for name in sorted(vars(heed)):
         value = getattr(heed, name)
         if name.startswith("_") or inspect.ismodule(value) or not (value.__doc__ or ""):

@@ -18,7 +18,8 @@ PAGES = [page for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.m
 
 def run(script, folder):
     # One thread for PyTorch: its spinning threads and other tests get in each other's way.
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    where = str(pathlib.Path(heed.__file__).resolve().parents[1])
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": where}
     result = subprocess.run(
         [sys.executable, "-B", str(script)], cwd=folder, env=environment, capture_output=True, text=True
     )

@@ -284,7 +284,7 @@ def test_merge(small, rng):
     dout = rng.standard_normal(whole.shape)
     gradients = heed.merge_backward(parts, dout)
     out, lse = parts[1]
-    replaced = lambda o, l: heed.merge([parts[0], (o, l), parts[2]])[0]  # noqa: E731
+    replaced = lambda o, m: heed.merge([parts[0], (o, m), parts[2]])[0]  # noqa: E731
     assert np.allclose(
         gradients[1][0][:1, :1],
         difference(

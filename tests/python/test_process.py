@@ -62,7 +62,7 @@ def test_the_gil_is_free_while_computing():
     done.set()
     thread.join()
     during = [moment for moment in counted if begin < moment < end]
-    assert end - begin > 0.05 and len(during) > (end - begin) / 0.001 / 20
+    assert len(during) >= 5, f"{len(during)} moments of another thread within {end - begin:.2f} s"
 
 
 def test_results_do_not_depend_on_threads(rng):

@@ -1,6 +1,9 @@
 """heed.torch: PyTorch's semantics, gradients by gradcheck, no copies. Skipped where PyTorch is not installed."""
 
 import doctest
+import subprocess
+import sys
+import threading
 
 import numpy as np
 import pytest
@@ -81,6 +84,34 @@ def test_tensors_elsewhere_are_refused():
         heed.attend(q.to_sparse(), k, v)
     with pytest.raises(ValueError, match="complex64"):
         heed.attend(q.to(torch.complex64), k, v)
+
+
+def test_lazy_negation_is_refused():
+    x = torch.randn(1, 1, 3, 4, dtype=torch.complex64).conj().imag
+    assert x.is_neg()
+    with pytest.raises(ValueError, match=r"\[attend\] q: .*resolve_neg"):
+        heed.attend(x, x, x)
+    heed.attend(*[x.resolve_neg()] * 3)
+
+
+def test_older_pytorch():
+    """Before 2.10 there is no table of C functions: the same through __dlpack__, gradients included."""
+    script = """
+import torch
+if hasattr(torch.Tensor, "__dlpack_c_exchange_api__"):
+    del torch.Tensor.__dlpack_c_exchange_api__
+import heed.torch
+x = torch.randn(2, 3, 5, 8, requires_grad=True)
+out = heed.torch.scaled_dot_product_attention(x, x, x)
+expected = torch.nn.functional.scaled_dot_product_attention(x, x, x)
+assert torch.allclose(out, expected, atol=1e-5)
+a, = torch.autograd.grad(out.sum(), x)
+b, = torch.autograd.grad(expected.sum(), x)
+assert torch.allclose(a, b, atol=1e-5)
+with torch.no_grad():
+    assert heed.attend(x.bfloat16(), x.bfloat16(), x.bfloat16()).dtype == torch.bfloat16
+"""
+    subprocess.run([sys.executable, "-c", script], check=True)
 
 
 SHAPES = [
@@ -232,6 +263,18 @@ def test_gradcheck_of_every_option():
     )
 
 
+def test_lists_beside_tensors_that_record_gradients():
+    q, k, v = three((1, 4, 3, 8), grad=True)
+    slopes = heed.alibi_slopes(4)
+    out = ht.attend(q, k, v, alibi_slopes=slopes, sinks=np.zeros(4), key_lengths=[2], causal=True)
+    out.sum().backward()
+    with torch.no_grad():
+        expected = heed.attend(q, k, v, alibi_slopes=slopes, sinks=[0.0] * 4, key_lengths=[2], causal=True)
+    assert torch.equal(out.detach(), expected) and q.grad.abs().sum() > 0
+    out, _ = ht.infini_attention(q, k, v, torch.zeros(4, requires_grad=True), segment=2, alibi_slopes=slopes)
+    out.sum().backward()
+
+
 def test_gradcheck_of_sdpa():
     q, k, v, mask = double(2, 2, 3, 4), double(2, 2, 5, 4), double(2, 2, 5, 3), double(1, 3, 5)
     assert gradcheck(lambda *x: ht.scaled_dot_product_attention(*x), (q, k, v, mask))
@@ -290,3 +333,44 @@ def test_docstring_examples(name):
     report = []
     failed, tried = doctest.DocTestRunner(verbose=False).run(test, out=report.append)
     assert tried and not failed, "".join(report)
+
+
+def resident_kib():
+    with open("/proc/self/status", encoding="ascii") as file:
+        return next(int(line.split()[1]) for line in file if line.startswith("VmRSS"))
+
+
+def test_no_leak_of_tensors_or_graphs():
+    q, k, v = three((1, 2, 4, 8), grad=True)
+
+    def call():
+        out = ht.scaled_dot_product_attention(q, k, v, is_causal=True)
+        torch.autograd.grad(out, (q, k, v), torch.ones_like(out))
+        with torch.no_grad():
+            heed.attend(q, k, v, lse=True)
+
+    for _ in range(1000):
+        call()
+    before = resident_kib()
+    for _ in range(20_000):
+        call()
+    assert resident_kib() - before < 2048
+
+
+def test_threads_with_gradients():
+    q, k, v = three((2, 2, 9, 8), grad=True)
+    expected = torch.autograd.grad(sdpa(q, k, v).sum(), (q, k, v))
+    wrong = []
+
+    def work():
+        for _ in range(20):
+            got = torch.autograd.grad(ht.scaled_dot_product_attention(q, k, v).sum(), (q, k, v))
+            if not all(torch.allclose(a, b, atol=1e-5) for a, b in zip(got, expected)):
+                wrong.append(got)
+
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []

@@ -80,3 +80,19 @@ def test_encoder():
         model.set_attn_implementation("heed")
         got = model(tokens, attention_mask=padding).last_hidden_state
     assert torch.allclose(got[padding.bool()], expected[padding.bool()], atol=1e-5)
+
+
+def test_encoder_and_decoder_with_a_position_bias():
+    torch.manual_seed(0)
+    heed.torch.register_transformers()
+    sizes = dict(vocab_size=50, d_model=32, d_kv=8, d_ff=48, num_layers=2, num_heads=4, decoder_start_token_id=0)
+    model = transformers.T5ForConditionalGeneration._from_config(
+        transformers.T5Config(**sizes), attn_implementation="eager"
+    ).eval()
+    source, padding = torch.randint(3, 50, (2, 9)), torch.tensor([[1] * 9, [1] * 6 + [0] * 3])
+    target = torch.randint(3, 50, (2, 5))
+    with torch.no_grad():
+        expected = model(source, attention_mask=padding, decoder_input_ids=target).logits
+        model.set_attn_implementation("heed")
+        got = model(source, attention_mask=padding, decoder_input_ids=target).logits
+    assert torch.allclose(got, expected, atol=1e-5)

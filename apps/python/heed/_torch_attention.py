@@ -23,6 +23,13 @@ def records_gradient(*tensors: Optional[torch.Tensor]) -> bool:
     )
 
 
+def as_tensor(x: Any) -> Optional[torch.Tensor]:
+    """What may have a gradient has to be a tensor: lists (of slopes, say) are copied, other arrays shared."""
+    if x is None or isinstance(x, torch.Tensor):
+        return x
+    return torch.tensor(x, dtype=torch.float64) if isinstance(x, (list, tuple)) else torch.as_tensor(x)
+
+
 class Attend(torch.autograd.Function):
     @staticmethod
     def forward(ctx, q, k, v, bias, alibi_slopes, sinks, options, out=()):  # type: ignore[no-untyped-def]
@@ -99,6 +106,7 @@ def attend(
     if dropout:
         options["dropout"] = dropout
         options["seed"] = draw_seed() if seed is None else seed
+    bias, alibi_slopes, sinks = as_tensor(bias), as_tensor(alibi_slopes), as_tensor(sinks)
     if records_gradient(q, k, v, bias, alibi_slopes, sinks):
         out, sums = Attend.apply(q, k, v, bias, alibi_slopes, sinks, options)
         return (out, sums) if lse else out
@@ -168,14 +176,9 @@ def scaled_dot_product_attention(
         query, key, value = (x.to(narrow) if x.dtype != torch.float64 else x for x in (query, key, value))
 
     q, k, v, mask, leading = query, key, value, attn_mask, None
-    heads_fit = enable_gqa or query.shape[:2] == key.shape[:2]
-    if (
-        query.dim() != 4
-        or query.shape[0] != key.shape[0]
-        or key.shape[:2] != value.shape[:2]
-        or not heads_fit
-        or (mask is not None and mask.dim() != 4)
-    ):
+    a, b, c = query.shape, key.shape, value.shape
+    plain = len(a) == len(b) == len(c) == 4 and a[0] == b[0] == c[0] and b[1] == c[1] and (enable_gqa or a[1] == b[1])
+    if not plain or (mask is not None and mask.dim() != 4):
         q, k, v, mask, leading = _to_four_axes(query, key, value, attn_mask, enable_gqa)
 
     options: dict[str, Any] = {}
@@ -201,7 +204,9 @@ def scaled_dot_product_attention(
     if q.stride(1) < q.stride(2):  # [B,T,H,D] in memory: the result is wanted in that order too
         batch, heads, rows, _ = q.shape
         out = q.new_empty((batch, rows, heads, v.shape[3])).transpose(1, 2)
-    if records_gradient(q, k, v, bias):
+    if torch.is_grad_enabled() and (
+        q.requires_grad or k.requires_grad or v.requires_grad or (bias is not None and bias.requires_grad)
+    ):
         out, _ = Attend.apply(q, k, v, bias, None, None, options, (out,))
     else:
         out = _core.attend(q, k, v, bias=bias, out=out, **options)

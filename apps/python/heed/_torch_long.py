@@ -10,7 +10,7 @@ from torch.autograd.function import once_differentiable
 from . import _core
 from ._core import InfiniMemory, RopeTable
 from ._results import LinearState
-from ._torch_attention import records_gradient
+from ._torch_attention import as_tensor, records_gradient
 
 
 class Rope(torch.autograd.Function):
@@ -156,8 +156,8 @@ def infini_attention(
     *,
     memory_q: Optional[torch.Tensor] = None,
     memory_k: Optional[torch.Tensor] = None,
-    sinks: Optional[torch.Tensor] = None,
-    alibi_slopes: Optional[torch.Tensor] = None,
+    sinks: Any = None,
+    alibi_slopes: Any = None,
     unroll: int = 0,
     **options: Any,
 ) -> tuple[torch.Tensor, InfiniState]:
@@ -174,6 +174,7 @@ def infini_attention(
     m, z = (None, None) if state is None else (state.m, state.z)
     before = InfiniMemory() if state is None else state.memory
     moved = before.clone()
+    sinks, alibi_slopes = as_tensor(sinks), as_tensor(alibi_slopes)
     given = (memory_q, memory_k, sinks, alibi_slopes)
     if records_gradient(q, k, v, gates, *given, m, z):
         out, m, z = InfiniAttend.apply(q, k, v, gates, *given, m, z, before, moved, {**options, "unroll": unroll})

@@ -26,7 +26,7 @@ def transformers_attention(
     """What transformers calls: query [B,H,T,D], key [B,G,S,D], value [B,G,S,E] to [B,T,H,E].
 
     Soft-caps (Gemma 2), sinks (s_aux: gpt-oss) and position biases (T5) stay with the fast kernels. A mask, where there
-    is one, says everything of who sees whom, sliding windows included; where there is none, is_causal does, or the module.
+    is one, says all of who sees whom, sliding windows included; where there is none, is_causal does, or the module.
     """
     options: dict[str, Any] = {}
     bias = position_bias
