@@ -96,6 +96,7 @@ void attend_in_pages(Context& context, const CachedStep& step, const AttentionPr
         o.query_positions = View(DType::i64, step.positions.data() + first, Shape{1, last - first});
         o.key_positions = integers(key_positions, {1, problem.keys});
         if (!o.causal && (o.window.right < 0 || o.window.right > hidden / 2)) { o.window.right = hidden / 2; }
+        if (problem.reach.right < 0 || problem.reach.right > hidden / 2) { problem.reach.right = hidden / 2; }
     }
     attend_pages(context, step.function, problem);
 }
