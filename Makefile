@@ -73,6 +73,8 @@ bench: ## measure this machine, heed, and other software where installed; table,
 	@cmake --preset release -DHEED_BUILD_BENCH=ON $(ARGS)
 	@$(BUILD) build/release -j$(JOBS)
 	@bench/run --build build/release $(BENCH)
+	$(call say,Decoding from caches: pages$(comma) storage$(comma) a shared prefix$(comma) latents)
+	@build/release/bench/heed_bench_cache all
 
 wheel: ## build the Python wheel, install it into a fresh environment, run the Python tests there
 	@tools/bootstrap build python

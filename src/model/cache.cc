@@ -154,9 +154,7 @@ std::int64_t Cache::next_position() const {
 std::vector<std::int64_t> Cache::positions() const {
     const State& cache = checked_cache("Cache::positions", "cache", this);
     if (is_state(cache.config().kind)) { refuse("Cache::positions", "cache", "one of keys and values", "a state"); }
-    std::vector<std::int64_t> positions;
-    for (std::int64_t j = 0; j < cache.tokens; ++j) { positions.push_back(cache.position(j)); }
-    return positions;
+    return cache.positions(cache.tokens);
 }
 
 std::int64_t Cache::pages() const {

@@ -107,9 +107,10 @@ struct Cache::State {
     const CacheConfig& config() const { return pool->config; }
     bool level() const;  ///< every layer has all tokens
 
-    /// Position of token j for masks, and for the rotation of its key.
+    /// position(j) of the first `count` tokens.
+    std::vector<std::int64_t> positions(std::int64_t count) const;
+    /// Of token j, as masks count.
     std::int64_t position(std::int64_t j) const;
-    std::int64_t rope_position(std::int64_t j) const;
     /// The run of token j.
     std::size_t run_of(std::int64_t j) const;
     std::int64_t row_of(std::size_t run, std::int64_t j) const { return runs[run].begin + j - runs[run].first; }

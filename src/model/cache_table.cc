@@ -2,6 +2,7 @@
 #include "model/cache_state.h"
 
 #include <algorithm>
+#include <numeric>
 
 namespace heed {
 
@@ -24,8 +25,17 @@ std::int64_t Cache::State::position(std::int64_t j) const {
     return std::prev(behind)->position + j - std::prev(behind)->first;
 }
 
-std::int64_t Cache::State::rope_position(std::int64_t j) const {
-    return config().positions == CachePositions::slots && !pool->rotate_on_read ? j + shift : position(j);
+std::vector<std::int64_t> Cache::State::positions(std::int64_t count) const {
+    std::vector<std::int64_t> all(static_cast<std::size_t>(count));
+    if (config().positions == CachePositions::slots) {
+        std::iota(all.begin(), all.end(), std::int64_t{0});
+        return all;
+    }
+    for (std::size_t n = 0; n < stretches.size() && stretches[n].first < count; ++n) {
+        const std::int64_t end = n + 1 < stretches.size() ? std::min(count, stretches[n + 1].first) : count;
+        std::iota(all.begin() + stretches[n].first, all.begin() + end, stretches[n].position);
+    }
+    return all;
 }
 
 std::size_t Cache::State::run_of(std::int64_t j) const {

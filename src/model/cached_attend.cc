@@ -61,17 +61,18 @@ void cut_options(AttentionOptions& o, std::int64_t begin, std::int64_t end) {
 /// Position of every row that the kernel passes over.
 void add_key_positions(const CachedStep& step, std::size_t n, std::vector<std::int64_t>& positions) {
     const Cache::State& cache = *step.caches[n];
-    std::int64_t farthest = 0;
-    for (std::int64_t j = 0; j < step.lengths[n]; ++j) { farthest = std::max(farthest, cache.position(j)); }
+    const std::vector<std::int64_t> own = cache.positions(step.lengths[n]);
+    std::int64_t farthest = own.empty() ? 0 : std::ranges::max(own);
     for (std::int64_t i = step.cu_q[n]; i < step.cu_q[n + 1]; ++i) {
         farthest = std::max(farthest, step.positions[static_cast<std::size_t>(i)]);
     }
     const std::size_t first = positions.size();
     positions.resize(first + static_cast<std::size_t>(cache.slots(step.lengths[n])), farthest + hidden);
-    for (std::int64_t j = 0; j < step.lengths[n]; ++j) {
-        const std::size_t run = cache.run_of(j);
-        const std::int64_t slot = static_cast<std::int64_t>(run) * step.config().page_size + cache.row_of(run, j);
-        positions[first + static_cast<std::size_t>(slot)] = cache.position(j);
+    for (std::size_t run = 0; run < cache.runs.size() && cache.runs[run].first < step.lengths[n]; ++run) {
+        const auto [token, begin, end] = cache.runs[run];
+        const std::int64_t count = std::min(end - begin, step.lengths[n] - token);
+        const std::size_t slot = first + run * static_cast<std::size_t>(step.config().page_size);
+        std::copy_n(own.begin() + token, count, positions.begin() + static_cast<std::ptrdiff_t>(slot) + begin);
     }
 }
 
@@ -96,6 +97,7 @@ void attend_in_pages(Context& context, const CachedStep& step, const AttentionPr
         o.query_positions = View(DType::i64, step.positions.data() + first, Shape{1, last - first});
         o.key_positions = integers(key_positions, {1, problem.keys});
         if (!o.causal && (o.window.right < 0 || o.window.right > hidden / 2)) { o.window.right = hidden / 2; }
+        if (problem.reach.right < 0 || problem.reach.right > hidden / 2) { problem.reach.right = hidden / 2; }
     }
     attend_pages(context, step.function, problem);
 }
@@ -134,7 +136,8 @@ void attend_dense(Context& context, const CachedStep& step, const AttentionProbl
     for (std::size_t n = range.begin; n < range.end; ++n) {
         cu_q.push_back(cu_q.back() + step.queries(n));
         cu_k.push_back(cu_k.back() + step.lengths[n]);
-        for (std::int64_t j = 0; j < step.lengths[n]; ++j) { positions.push_back(step.caches[n]->position(j)); }
+        const std::vector<std::int64_t> own = step.caches[n]->positions(step.lengths[n]);
+        positions.insert(positions.end(), own.begin(), own.end());
     }
     const DType dtype = whole.q.dtype() == DType::f64 ? DType::f64 : DType::f32;
     Tensor k = gather_tokens(context, step, range, cu_k, step.memory().k_rows, step.pool->k_layout, c.head_size, dtype);
