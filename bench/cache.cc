@@ -30,7 +30,7 @@ using heed::Context;
 using heed::DType;
 using heed::Tensor;
 
-constexpr int rounds = 9;
+constexpr int rounds = 25;
 constexpr std::int64_t heads = 32, groups = 8, size = 128;
 
 Tensor filled(const heed::Shape& shape, unsigned seed) {
@@ -85,8 +85,9 @@ struct Filled {
 
 /// One decoding step of one sequence: a token in, one out.
 struct Step {
-    Tensor q = filled({1, heads, 1, size}, 1), k = filled({1, groups, 1, size}, 2), v = filled({1, groups, 1, size}, 3);
-    Tensor out{DType::f32, {1, heads, 1, size}};
+    Tensor q, k = filled({1, groups, 1, size}, 2), v = filled({1, groups, 1, size}, 3), out;
+    explicit Step(std::int64_t query_heads = heads)
+        : q(filled({1, query_heads, 1, size}, 1)), out(DType::f32, {1, query_heads, 1, size}) {}
     void operator()(Context& context, Cache& cache) {
         const std::int64_t length = cache.length();
         heed::cached_attend(context, {.caches = {&cache}}, q, k, v, out, {.causal = true});
@@ -128,28 +129,32 @@ void pages(Context& context) {
 
 void storage(Context& context) {
     constexpr std::int64_t length = 32768;
-    head_line(context, "Decoding over 32,768 keys, 32 heads on 8 of 128, pages of 16");
-    Step step;
     std::vector<std::unique_ptr<Filled>> caches;
-    std::vector<std::function<void()>> bodies;
     const CacheStorage storages[] = {CacheStorage::f32, CacheStorage::bf16, CacheStorage::f16, CacheStorage::i8,
                                      CacheStorage::i4};
     for (const CacheStorage each : storages) {
         caches.push_back(std::make_unique<Filled>(context, config(length, 16, each), length));
-        bodies.push_back([&, n = caches.size() - 1] { step(context, caches[n]->cache); });
     }
-    const std::vector<double> seconds = interleaved(bodies);
-    std::printf("%12s %10s %10s %10s %14s\n", "storage", "MB", "ms", "GB/s", "faster");
-    for (std::size_t n = 0; n < bodies.size(); ++n) {
-        const double bytes = gigabytes(caches[n]->cache);
-        std::printf("%12s %10.1f %10.3f %10.2f %13.2fx\n", std::string(name_of(storages[n])).c_str(), bytes * 1e3,
-                    seconds[n] * 1e3, bytes / seconds[n], seconds[0] / seconds[n]);
+    for (const std::int64_t query_heads : {groups, heads}) {
+        head_line(context, query_heads == groups ? "Decoding over 32,768 keys, 8 heads of 128, pages of 16"
+                                                 : "Decoding over 32,768 keys, 32 heads on 8 of 128, pages of 16");
+        Step step(query_heads);
+        std::vector<std::function<void()>> bodies;
+        for (const auto& each : caches) {
+            bodies.push_back([&] { step(context, each->cache); });
+        }
+        const std::vector<double> seconds = interleaved(bodies);
+        std::printf("%12s %10s %10s %10s %14s\n", "storage", "MB", "ms", "GB/s", "faster");
+        for (std::size_t n = 0; n < bodies.size(); ++n) {
+            const double bytes = gigabytes(caches[n]->cache);
+            std::printf("%12s %10.1f %10.3f %10.2f %13.2fx\n", std::string(name_of(storages[n])).c_str(), bytes * 1e3,
+                        seconds[n] * 1e3, bytes / seconds[n], seconds[0] / seconds[n]);
+        }
     }
 }
 
 void prefix(Context& context) {
     constexpr std::int64_t length = 8192, own = 64, sequences = 16;
-    head_line(context, "16 sequences on a prefix of 8,192 keys, 64 of their own, 32 heads on 8 of 128, f32");
     CacheConfig c = config(length + sequences * (own + 32), 16, CacheStorage::f32);
     c.pages += 4 * sequences;
     const Filled root(context, c, length);
@@ -159,22 +164,27 @@ void prefix(Context& context) {
     for (Cache& cache : caches) { batch.caches.push_back(&cache); }
     const Tensor more = filled({1, groups, sequences * own, size}, 5);
     heed::cache_append(context, batch, more, more);
-    const Tensor q = filled({1, heads, sequences, size}, 1), k = filled({1, groups, sequences, size}, 2);
-    Tensor out(DType::f32, {1, heads, sequences, size});
-    const auto step = [&](heed::SharedPrefix share) {
-        batch.share = share;
-        heed::cached_attend(context, batch, q, k, k, out, {.causal = true});
-        for (Cache& cache : caches) { cache.truncate(length + own); }
-    };
-    const std::vector<double> seconds =
-        interleaved({[&] { step(heed::SharedPrefix::never); }, [&] { step(heed::SharedPrefix::automatic); }});
-    std::printf("%12s %10.3f ms\n%12s %10.3f ms %9.2fx\n", "each", seconds[0] * 1e3, "once", seconds[1] * 1e3,
-                seconds[0] / seconds[1]);
+    for (const std::int64_t query_heads : {groups, heads}) {
+        head_line(context, query_heads == groups
+                               ? "16 sequences on a prefix of 8,192 keys, 64 of their own, 8 heads of 128, f32"
+                               : "16 sequences on a prefix of 8,192 keys, 64 of their own, 32 heads on 8 of 128, f32");
+        const Tensor q = filled({1, query_heads, sequences, size}, 1), k = filled({1, groups, sequences, size}, 2);
+        Tensor out(DType::f32, {1, query_heads, sequences, size});
+        const auto step = [&](heed::SharedPrefix share) {
+            batch.share = share;
+            heed::cached_attend(context, batch, q, k, k, out, {.causal = true});
+            for (Cache& cache : caches) { cache.truncate(length + own); }
+        };
+        const std::vector<double> seconds =
+            interleaved({[&] { step(heed::SharedPrefix::never); }, [&] { step(heed::SharedPrefix::automatic); }});
+        std::printf("%12s %10.3f ms\n%12s %10.3f ms %9.2fx\n", "each", seconds[0] * 1e3, "once", seconds[1] * 1e3,
+                    seconds[0] / seconds[1]);
+    }
 }
 
 void mla(Context& context) {
     constexpr std::int64_t latent = 512, plain = 128, rotary = 64, value = 128, length = 32768;
-    for (const std::int64_t mla_heads : {16, 128}) {
+    for (const std::int64_t mla_heads : {1, 4, 16, 128}) {
         head_line(context, "Absorbed MLA over 32,768 latents, r 512, p 64");
         const Tensor up_key = filled({mla_heads, plain, latent}, 1), up_value = filled({mla_heads, value, latent}, 2);
         const Tensor q = filled({1, mla_heads, 1, plain + rotary}, 3), row = filled({1, 1, 1, latent + rotary}, 4);
@@ -196,14 +206,16 @@ void mla(Context& context) {
             });
         }
         const std::vector<double> seconds = interleaved(bodies);
-        std::printf("%4d heads %10s %10s %10s %16s %14s\n", static_cast<int>(mla_heads), "MB", "ms", "GB/s",
-                    "of reading them", "GFLOP/s");
+        const double peak = heed::bench::peak_gflops(DType::f32, context.threads(), 0.2);
+        std::printf("%4d heads %10s %10s %16s %14s %10s\n", static_cast<int>(mla_heads), "MB", "ms", "of reading them",
+                    "GFLOP/s", "of peak");
         for (std::size_t n = 0; n < bodies.size(); ++n) {
             const double bytes = gigabytes(caches[n]->cache);
             const double operations = 2.0 * static_cast<double>(mla_heads * length * (2 * latent + rotary));
-            std::printf("%10s %10.1f %10.3f %10.2f %15.2fx %14.1f\n", std::string(name_of(storages[n])).c_str(),
-                        bytes * 1e3, seconds[n] * 1e3, bytes / seconds[n], seconds[n] * bandwidth(context) / bytes,
-                        operations / seconds[n] * 1e-9);
+            const double rate = operations / seconds[n] * 1e-9;
+            std::printf("%10s %10.1f %10.3f %15.2fx %14.1f %9.1f%%\n", std::string(name_of(storages[n])).c_str(),
+                        bytes * 1e3, seconds[n] * 1e3, seconds[n] * bandwidth(context) / bytes, rate,
+                        100 * rate / peak);
         }
     }
 }

@@ -105,10 +105,26 @@ HEED_BENCH_INLINE void read_all(const std::byte* data, std::size_t bytes, ReadLo
     }
 }
 
+template <int Bytes>
+HEED_BENCH_INLINE void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes) {
+    using Int = typename IntegerVector<long long, Bytes>::type;
+    constexpr std::size_t step = 4 * sizeof(Int);
+    const Int none = Int{} + static_cast<long long>(integer_sink * 0);  // unknown here: in place, too, it has to write
+    std::size_t offset = 0;
+    for (; offset + step <= bytes; offset += step) {
+#pragma GCC unroll 4
+        for (std::size_t n = 0; n < step; n += sizeof(Int)) {
+            *reinterpret_cast<Int*>(to + offset + n) = *reinterpret_cast<const Int*>(from + offset + n) ^ none;
+        }
+    }
+    for (; offset < bytes; ++offset) { to[offset] = from[offset]; }
+}
+
 // One function per instruction set; the bodies above are inlined into them.
 void fma_portable(long n) { fma_chains<16>(n); }
 void exp_portable(float* data, long count, long n) { exp_buffer<16>(data, count, n); }
 void read_portable(const std::byte* data, std::size_t bytes, ReadLoop loop) { read_all<16>(data, bytes, loop); }
+void copy_portable(std::byte* to, const std::byte* from, std::size_t bytes) { copy_bytes<16>(to, from, bytes); }
 #if HEED_BENCH_X86
 HEED_BENCH_AVX2 void fma_avx2(long n) { fma_chains<32>(n); }
 HEED_BENCH_AVX512 void fma_avx512(long n) { fma_chains<64>(n); }
@@ -116,6 +132,12 @@ HEED_BENCH_AVX2 void exp_avx2(float* data, long count, long n) { exp_buffer<32>(
 HEED_BENCH_AVX512 void exp_avx512(float* data, long count, long n) { exp_buffer<64>(data, count, n); }
 HEED_BENCH_AVX2 void read_avx2(const std::byte* data, std::size_t bytes, ReadLoop loop) {
     read_all<32>(data, bytes, loop);
+}
+HEED_BENCH_AVX2 void copy_avx2(std::byte* to, const std::byte* from, std::size_t bytes) {
+    copy_bytes<32>(to, from, bytes);
+}
+HEED_BENCH_AVX512 void copy_avx512(std::byte* to, const std::byte* from, std::size_t bytes) {
+    copy_bytes<64>(to, from, bytes);
 }
 HEED_BENCH_AVX512 void read_avx512(const std::byte* data, std::size_t bytes, ReadLoop loop) {
     read_all<64>(data, bytes, loop);
@@ -139,6 +161,7 @@ struct Loops {
     void (*dot)(long);
     void (*exponential)(float*, long, long);
     void (*read)(const std::byte*, std::size_t, ReadLoop);
+    void (*copy)(std::byte*, const std::byte*, std::size_t);
     double fma_flops;  ///< of one iteration
     double dot_flops;
 };
@@ -146,10 +169,12 @@ struct Loops {
 const Loops& loops() {
     static const Loops chosen = [] {
         constexpr double flops = 2.0 * chains;  // a multiply and an add per lane
-        Loops result{fma_portable, nullptr, exp_portable, read_portable, flops * 4, 0};
+        Loops result{fma_portable, nullptr, exp_portable, read_portable, copy_portable, flops * 4, 0};
 #if HEED_BENCH_X86
-        if (machine_isa() >= Isa::avx2) { result = {fma_avx2, nullptr, exp_avx2, read_avx2, flops * 8, 0}; }
-        if (machine_isa() >= Isa::avx512) { result = {fma_avx512, nullptr, exp_avx512, read_avx512, flops * 16, 0}; }
+        if (machine_isa() >= Isa::avx2) { result = {fma_avx2, nullptr, exp_avx2, read_avx2, copy_avx2, flops * 8, 0}; }
+        if (machine_isa() >= Isa::avx512) {
+            result = {fma_avx512, nullptr, exp_avx512, read_avx512, copy_avx512, flops * 16, 0};
+        }
         if (machine_isa() >= Isa::avx512bf16) {
             result.dot = dot_avx512bf16;
             result.dot_flops = flops * 32;
@@ -239,6 +264,15 @@ double read_seconds(std::span<const std::span<const std::byte>> spans, int threa
                 loops().read(span.data() + begin, bytes, loop);
             }
         }
+    });
+}
+
+double copy_seconds(std::span<std::byte> to, std::span<const std::byte> from, int threads) {
+    return timed_team(threads, [&](int index) {
+        const std::size_t share = from.size() / static_cast<std::size_t>(threads) / 256 * 256;
+        const std::size_t begin = share * static_cast<std::size_t>(index);
+        const std::size_t bytes = index == threads - 1 ? from.size() - begin : share;
+        loops().copy(to.data() + begin, from.data() + begin, bytes);
     });
 }
 

@@ -34,6 +34,10 @@ struct ReadBandwidth {
 /// The fastest loop over a buffer at least eight times the last-level cache.
 ReadBandwidth best_read_bandwidth(int threads);
 
+/// Seconds in which `threads` threads copy `from` to memory of the same size, or, where that is the same memory, read
+/// and write it in place.
+double copy_seconds(std::span<std::byte> to, std::span<const std::byte> from, int threads);
+
 /// 1e9 exponentials per second, from and to the first-level cache.
 double exp_rate(int threads, double seconds);
 

@@ -1,8 +1,4 @@
-// heed_bench_operations: what stands around attention, as ratios measured in one run.
-//
-//   heed_bench_operations sparse [--threads N]    time of sparse patterns against the blocks they visit
-//   heed_bench_operations matmul [--threads N]    the matrix product against oneDNN and the peak
-//   heed_bench_operations mla [--threads N]       MLA decoding, absorbed against expanded
+// heed_bench_operations matmul [--threads N]: the matrix product against oneDNN and the peak, in the same rounds.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -12,9 +8,7 @@
 #include <string>
 #include <vector>
 
-#include <heed/attention.h>
 #include <heed/matmul.h>
-#include <heed/mla.h>
 #include <heed/tensor.h>
 
 #include "limits.h"
@@ -24,7 +18,6 @@ namespace {
 
 using heed::Context;
 using heed::DType;
-using heed::Pattern;
 using heed::Tensor;
 using heed::View;
 
@@ -52,67 +45,6 @@ std::vector<double> interleaved(const std::vector<std::function<void()>>& bodies
         }
     }
     return best;
-}
-
-/// Share of the blocks of 64 x 64 that a kernel has to visit, over all heads.
-double visited_share(const Pattern& pattern, std::int64_t length, std::int64_t heads) {
-    constexpr std::int64_t block = 64;
-    std::int64_t visited = 0, total = 0;
-    for (std::int64_t head = 0; head < heads; ++head) {
-        for (std::int64_t i = 0; i < length; i += block) {
-            for (std::int64_t j = 0; j < length; j += block, ++total) {
-                const heed::Cover cover = pattern.cover({.batch = 0,
-                                                         .head = head,
-                                                         .query_begin = i,
-                                                         .query_end = i + block,
-                                                         .key_begin = j,
-                                                         .key_end = j + block});
-                visited += cover == heed::Cover::none ? 0 : 1;
-            }
-        }
-    }
-    return static_cast<double>(visited) / static_cast<double>(total);
-}
-
-void sparse(Context& context) {
-    constexpr std::int64_t length = 4096, heads = 2, size = 64;
-    const char* patterns[] = {"everything",
-                              "causal",
-                              "causal & window(1023, 0)",
-                              "causal & window(255, 0)",
-                              "causal & (prefix(64) | window(511, 0))",
-                              "window(256, 256) | global(0)",
-                              "causal & fixed(512, 64)",
-                              "random_blocks(64, 64, 8, 1)",
-                              "document(0*500, 1*1500, 2*96, 3*2000)"};
-    const Tensor q = filled({1, heads, length, size}, 1), k = filled({1, heads, length, size}, 2),
-                 v = filled({1, heads, length, size}, 3), dout = filled({1, heads, length, size}, 4);
-    Tensor out(DType::f32, q.shape()), lse(DType::f32, {1, heads, length});
-    Tensor dq(DType::f32, q.shape()), dk(DType::f32, q.shape()), dv(DType::f32, q.shape());
-    for (const bool backward : {false, true}) {
-        std::vector<std::function<void()>> bodies;
-        for (const char* text : patterns) {
-            heed::AttentionOptions options;
-            options.pattern = heed::patterns::parse(text);
-            if (backward) {
-                bodies.push_back([&, options] {
-                    heed::attend_backward(context, q, k, v, out, lse, dout, {dq, dk, dv, {}, {}, {}}, options);
-                });
-            } else {
-                bodies.push_back([&, options] { heed::attend(context, q, k, v, out, options, lse); });
-            }
-        }
-        const std::vector<double> seconds = interleaved(bodies);
-        std::printf("%s, T = S = %d, %d heads of %d, f32\n", backward ? "backward" : "forward", int{length}, int{heads},
-                    int{size});
-        std::printf("%-42s %10s %10s %10s %16s\n", "pattern", "ms", "blocks", "time", "time per block");
-        for (std::size_t n = 0; n < bodies.size(); ++n) {
-            const double share = visited_share(heed::patterns::parse(patterns[n]), length, heads);
-            const double time = seconds[n] / seconds[0];
-            std::printf("%-42s %10.2f %9.1f%% %9.1f%% %15.2fx\n", patterns[n], seconds[n] * 1e3, 100 * share,
-                        100 * time, time / share);
-        }
-    }
 }
 
 void products(Context& context) {
@@ -151,49 +83,21 @@ void products(Context& context) {
     }
 }
 
-void mla(Context& context) {
-    constexpr std::int64_t heads = 16, latent = 512, plain = 128, rotary = 64, value = 128;
-    const Tensor up_key = filled({heads, plain, latent}, 1), up_value = filled({heads, value, latent}, 2);
-    const Tensor q = filled({1, heads, 1, plain + rotary}, 3);
-    Tensor out(DType::f32, {1, heads, 1, value});
-    std::printf("one query, %d heads, r 512, n 128, p 64, v 128, f32\n%10s %14s %14s %10s\n", int{heads}, "keys",
-                "absorbed ms", "expanded ms", "ratio");
-    for (const std::int64_t keys : {256, 1024, 4096}) {
-        const Tensor cache = filled({1, keys, latent + rotary}, 4);
-        const std::vector<double> seconds =
-            interleaved({[&] {
-                             heed::mla_attend_absorbed(context, q, cache, {up_key, up_value}, out);
-                         },
-                         [&] {
-                             heed::mla_attend(context, q, cache.view().slice(2, 0, latent),
-                                              cache.view().slice(2, latent, latent + rotary), {up_key, up_value}, out);
-                         }});
-        std::printf("%10ld %14.3f %14.3f %9.1fx\n", static_cast<long>(keys), seconds[0] * 1e3, seconds[1] * 1e3,
-                    seconds[1] / seconds[0]);
-    }
-}
-
 }  // namespace
 
 int main(int argc, char** argv) {
     try {
-        const std::string command = argc > 1 ? argv[1] : "";
         int threads = 0;
         if (argc == 4 && std::string(argv[2]) == "--threads") {
             threads = std::stoi(argv[3]);
         } else if (argc != 2) {
-            throw std::invalid_argument("expected sparse, matmul or mla, then perhaps --threads N");
+            throw std::invalid_argument("expected matmul, then perhaps --threads N");
+        }
+        if (const std::string command = argv[1]; command != "matmul") {
+            throw std::invalid_argument("expected matmul, got '" + command + "'");
         }
         Context context(threads);
-        if (command == "sparse") {
-            sparse(context);
-        } else if (command == "matmul") {
-            products(context);
-        } else if (command == "mla") {
-            mla(context);
-        } else {
-            throw std::invalid_argument("expected sparse, matmul or mla, got '" + command + "'");
-        }
+        products(context);
     } catch (const std::exception& error) {
         std::fprintf(stderr, "heed_bench_operations: %s\n", error.what());
         return 2;

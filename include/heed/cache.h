@@ -17,7 +17,7 @@
 ///
 /// What fails leaves every cache as it was. A full pool is a CacheFull: free a cache, or drop tokens, and call again.
 ///
-/// Threads: a pool serves any number of threads; a cache, and what is forked from it meanwhile, one at a time.
+/// Threads: a pool serves any number of threads at once; a cache belongs to one at a time, its forks may go to others.
 
 #include <cstddef>
 #include <cstdint>

@@ -108,12 +108,15 @@ HEED_API void linear_attend_step(Context& context, const View& q, const View& k,
                                  const MutableLinearState& state, const LinearAttentionOptions& options = {});
 
 /// Where linear_attend_backward writes. dq, dk and dv are needed, in the shapes of q, k, v and their type or f32;
-/// the gradient of the initial state on request, in its shape, f32 or f64.
+/// the rest on request.
 struct LinearAttentionGradients {
     MutableView dq{};
     MutableView dk{};
     MutableView dv{};
-    MutableLinearState dinitial{};
+    MutableLinearState dinitial{};  ///< of the initial state, in its shape, f32 or f64
+    /// Shape of decay, f32 or f64, summed over the batch: for decays that are learned. Keeps the state before every
+    /// chunk while it runs, T / C * F * E numbers a state.
+    MutableView ddecay{};
 };
 
 /// Gradients of sum(dout * out) + sum(dfinal * final). dout [B,H,T,E] has the type of q or f32; `initial` and the

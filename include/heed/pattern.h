@@ -57,8 +57,9 @@ public:
     HEED_API friend Pattern operator&(Pattern a, Pattern b);
     HEED_API friend Pattern operator|(Pattern a, Pattern b);
 
-    struct Node;  ///< private to the library
+    struct Node;  ///< private to the library, as are the next two
     explicit Pattern(std::shared_ptr<const Node> node) : node_(std::move(node)) {}
+    const std::shared_ptr<const Node>& node() const { return node_; }
 
 private:
     std::shared_ptr<const Node> node_;

@@ -27,6 +27,10 @@ struct AttentionProblem {
     double scale = 1;
     bool packed = false;
     AttentionOptions options;
+    /// For kernels that work in tiles: how far causal, window and the bands of the pattern let a query see together
+    /// (-1: any distance), and the pattern without those bands.
+    Window reach{};
+    Pattern sparse{};
 
     View q, k, v;
     /// Where given, keys and values are read from here: k and v are absent, the entries are packed.

@@ -23,6 +23,8 @@ struct LinearAttentionProblem {
     View dout;  // backward; absent: 0
     LinearState dfinal;
     LinearAttentionGradients gradients;
+    /// [B,N], where ddecay is wanted: what each entry adds to it. Fast kernels write here.
+    double* ddecay_parts = nullptr;
 
     std::int64_t readers() const { return heads / states; }     ///< query heads of a state
     std::int64_t sharers() const { return states / kv_heads; }  ///< states of a key/value head

@@ -93,6 +93,10 @@ bool overlaps(const View& a, const View& b) {
     return !nested_steps(a, b, steps, count) || reachable(bytes / size, steps.data(), count);
 }
 
+bool same_memory(const View& a, const View& b) {
+    return a.data() == b.data() && a.dtype() == b.dtype() && a.shape() == b.shape() && a.strides() == b.strides();
+}
+
 bool overlaps_itself(const View& view) {
     if (is_empty(view)) { return false; }
     Steps steps;

@@ -40,7 +40,8 @@ public:
                 RowTile& tile = *scratch.tile;
                 fill_rows(call, s, keys, split.rows, b, g, t, Isa::lanes, tile);
                 const bool first = n == 0 && at == begin;
-                const bool sees = tile.visible && tile.begin < at + count && tile.end > at;
+                const bool sees = tile.visible && tile.begin < at + count && tile.end > at &&
+                                  (!call.pattern || sees_any(call, s, keys, tile, at, count));
                 if (!sees && !(first && plan.sink_parts != nullptr && call.sinks)) { continue; }
                 pack_rows<Isa, Product>(call, tile, scratch);
                 if (first && call.sinks) { add_sinks(call, plan, b, tile, scratch); }
@@ -48,7 +49,13 @@ public:
                 with_lanes<Isa>(tile.lanes, [&]<int L>() {
                     __builtin_memset(scratch.dq_tile, 0, static_cast<std::size_t>(tile.rows * z.head_stride) * 4);
                     for (std::int64_t j = 0; j < count; j += call.tile_keys) {
-                        step<L>(call, plan, s, keys, b, n, panel, j, smaller(call.tile_keys, count - j), scratch);
+                        PatternRun runs[most_runs] = {{0, smaller(call.tile_keys, count - j), Cover::all}};
+                        const int seen =
+                            call.pattern ? pattern_runs(call, s, keys, tile, at + j, runs[0].end, runs) : 1;
+                        for (int r = 0; r < seen; ++r) {
+                            step<L>(call, plan, s, keys, b, n, panel, j + runs[r].begin, runs[r].end - runs[r].begin,
+                                    runs[r].cover, scratch);
+                        }
                     }
                     add_dq(call, s, g, tile, scratch.dq_tile, dq);
                 });
@@ -95,6 +102,19 @@ private:
         std::int64_t end;
     };
 
+    /// Does the pattern show the tile any of these keys? Getting rows ready costs as much as a few small tiles.
+    static bool sees_any(const Call& call, const Sequence& s, const Keys& keys, const RowTile& tile, std::int64_t begin,
+                         std::int64_t count) {
+        if (!pattern_sees(call, keys, tile, begin, count)) { return false; }
+        PatternRun runs[most_runs];
+        for (std::int64_t j = 0; j < count; j += call.tile_keys) {
+            if (pattern_runs(call, s, keys, tile, begin + j, smaller(call.tile_keys, count - j), runs) > 0) {
+                return true;
+            }
+        }
+        return false;
+    }
+
     static void add_dq(const Call& call, const Sequence& s, std::int64_t g, const RowTile& tile, const float* from,
                        float* dq) {
         const BackwardSizes<Isa, Product> z(call);
@@ -120,15 +140,14 @@ private:
 
     template <int L>
     static void step(const Call& call, const BackwardPlan& plan, const Sequence& s, const Keys& keys, std::int64_t b,
-                     std::int64_t n, KeyPanel& panel, std::int64_t offset, std::int64_t count, const Scratch& scratch) {
+                     std::int64_t n, KeyPanel& panel, std::int64_t offset, std::int64_t count, Cover pattern,
+                     const Scratch& scratch) {
         const BackwardSizes<Isa, Product> z(call);
         const RowTile& tile = *scratch.tile;
         KeyBlock block{.begin = panel.begin + offset, .count = count};
         if (tile.begin >= block.begin + count || tile.end <= block.begin) { return; }
         fill_key_positions(call, s, keys, block.begin, count, scratch.score.positions, block.least, block.most);
         block.positions = scratch.score.positions;
-        const Cover pattern = call.pattern ? pattern_cover(call, tile, keys, block.least, block.most) : Cover::all;
-        if (pattern == Cover::none) { return; }
         const std::int64_t stride = tile.lanes * tile.vectors;
 
         fetch_dense(call, tile, block);

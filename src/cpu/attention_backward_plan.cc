@@ -49,8 +49,9 @@ BackwardSplit split_backward(const Call& c, const Sequence& s, std::int64_t byte
     const auto whole_tiles = [&](std::int64_t keys) { return (keys + c.tile_keys - 1) / c.tile_keys * c.tile_keys; };
     split.chunk_keys = std::max(c.tile_keys, whole_tiles((s.keys + split.chunks - 1) / split.chunks));
     split.chunks = std::max<std::int64_t>(1, (s.keys + split.chunk_keys - 1) / split.chunk_keys);
-    const auto half = static_cast<std::int64_t>(level2_bytes()) * 3 / 8;
-    split.super_keys = std::clamp<std::int64_t>(half / bytes_per_key / c.tile_keys, 1, 8) * c.tile_keys;
+    // With a pattern a tile of rows meets few of these keys, and getting the rows ready has to pay off over them.
+    const auto room = static_cast<std::int64_t>(level2_bytes()) * 3 / 8 * (c.pattern ? 4 : 1);
+    split.super_keys = std::clamp<std::int64_t>(room / bytes_per_key / c.tile_keys, 1, 8) * c.tile_keys;
     return split;
 }
 

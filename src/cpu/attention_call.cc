@@ -132,12 +132,13 @@ Call make_call(const AttentionProblem& p) {
     c.drop_offset = o.dropout.offset;
     c.drop_below = static_cast<std::uint32_t>(threshold - 1);
     // A block of keys and values takes at most a quarter of the second-level cache. 192 is the best of 48 ... 288 on
-    // Zen 4, by 1 to 4 %; a multiple of 24 suits every register tile. A pattern is followed in squares of 64 x 64, so
-    // that what it hides costs nothing.
+    // Zen 4, by 1 to 4 %; a multiple of 24 suits every register tile. With a pattern, whole squares.
     const auto row_bytes = static_cast<std::size_t>(c.head_size + c.value_size) * size_of(DType::f32);
     const auto fitting = static_cast<std::int64_t>(level2_bytes() / 4 / row_bytes) / 24 * 24;
-    c.tile_keys = o.pattern ? most_rows : std::clamp<std::int64_t>(fitting, 48, 192);
-    c.pattern = static_cast<bool>(o.pattern);
+    c.pattern = static_cast<bool>(p.sparse);
+    c.tile_keys = c.pattern
+                      ? std::clamp<std::int64_t>(fitting / pattern_keys * pattern_keys, pattern_keys, most_tile_keys)
+                      : std::clamp<std::int64_t>(fitting, 48, most_tile_keys);
     c.sinks = static_cast<bool>(o.sinks);
     return c;
 }

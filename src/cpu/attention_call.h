@@ -18,6 +18,10 @@ struct Tensor4 {
 /// Positions of one entry lie within this of each other, so that their differences are 32-bit numbers.
 constexpr std::int64_t farthest = std::int64_t{1} << 30;
 constexpr int most_rows = 64;  ///< rows of a tile: four vectors of 16 lanes
+constexpr std::int64_t most_tile_keys = 192;
+constexpr std::int64_t pattern_keys = 64;  ///< a pattern is followed in squares of so many keys and rows
+constexpr int most_runs = most_tile_keys / pattern_keys;
+constexpr std::int64_t pattern_blocks = 8;  ///< blocks of keys that are passed by together
 
 /// Up to 64 query rows that share a key/value head. Lanes past `rows` repeat the last row.
 struct RowTile {
@@ -127,11 +131,21 @@ void fill_listed_rows(const Call& call, const Sequence& s, const Keys& keys, std
 void fill_key_positions(const Call& call, const Sequence& s, const Keys& keys, std::int64_t begin, std::int64_t count,
                         std::int32_t* positions, std::int32_t& least, std::int32_t& most);
 
-/// What the pattern says of a tile and a block of keys (positions [least, most]).
-Cover pattern_cover(const Call& call, const RowTile& tile, const Keys& keys, std::int32_t least, std::int32_t most);
-/// add[n] = -infinity where the pattern hides key begin + n from the tile's row.
+/// Keys of a block [begin, end) that a tile sees: all of them, or some.
+struct PatternRun {
+    std::int64_t begin = 0;
+    std::int64_t end = 0;
+    Cover cover = Cover::all;
+};
+/// What the pattern leaves of `count` keys for a tile, in pieces of pattern_keys; neighbours that are seen as a whole
+/// are one piece, so that products are as long as without a pattern. Returns how many; at most most_runs.
+int pattern_runs(const Call& call, const Sequence& s, const Keys& keys, const RowTile& tile, std::int64_t begin,
+                 std::int64_t count, PatternRun* runs);
+/// May the tile see any of `count` keys? One question for many keys, so that what is far apart costs little to pass by.
+bool pattern_sees(const Call& call, const Keys& keys, const RowTile& tile, std::int64_t begin, std::int64_t count);
+/// allowed[n] = 0 where the pattern hides key begin + n from the tile's row, otherwise 1.
 void pattern_row(const Call& call, const RowTile& tile, const Keys& keys, int row, std::int64_t begin,
-                 std::int64_t count, const std::int32_t* positions, float* add);
+                 std::int64_t count, const std::int32_t* positions, std::uint8_t* allowed);
 
 double sink_of(const Call& call, std::int64_t head);
 void put_lse(const Call& call, const RowTile& tile, int row, double lse);

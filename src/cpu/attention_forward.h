@@ -77,7 +77,18 @@ public:
         begin = larger(begin, key_begin);
         begin -= (begin - key_begin) % call.tile_keys;
         end = smaller(end, key_end);
+        const std::int64_t stride = pattern_blocks * call.tile_keys;
         for (std::int64_t j = begin; j < end; j += call.tile_keys) {
+            if (call.pattern && (j - begin) % stride == 0) {
+                bool sees = false;
+                for (std::int64_t t = 0; t < tiles && !sees; ++t) {
+                    sees = pattern_sees(call, keys, scratch.tiles[t], j, smaller(stride, end - j));
+                }
+                if (!sees) {
+                    j += stride - call.tile_keys;
+                    continue;
+                }
+            }
             KeyBlock block{.begin = j, .count = smaller(call.tile_keys, end - j)};
             fill_key_positions(call, s, keys, j, block.count, scratch.score.positions, block.least, block.most);
             block.positions = scratch.score.positions;
@@ -85,15 +96,21 @@ public:
             for (std::int64_t t = 0; t < tiles; ++t) {
                 const RowTile& tile = scratch.tiles[t];
                 if (tile.begin >= j + block.count || tile.end <= j) { continue; }
-                const Cover pattern =
-                    call.pattern ? pattern_cover(call, tile, keys, block.least, block.most) : Cover::all;
-                if (pattern == Cover::none) { continue; }
+                PatternRun runs[most_runs];
+                const int seen = call.pattern ? pattern_runs(call, s, keys, tile, j, block.count, runs) : 1;
+                if (seen == 0) { continue; }
                 if (!packed) {
                     pack_keys<Isa, Product>(call, s, g, scratch.pack, block);
                     pack_values<Isa, Product>(call, s, g, scratch.pack, block);
                     packed = true;
                 }
-                with_lanes<Isa>(tile.lanes, [&]<int L>() { step<L>(call, tile, keys, block, pattern, t, scratch); });
+                with_lanes<Isa>(tile.lanes, [&]<int L>() {
+                    if (!call.pattern) { step<L>(call, tile, keys, block, Cover::all, t, scratch); }
+                    for (int n = 0; call.pattern && n < seen; ++n) {
+                        KeyBlock part = block.template part<Product>(runs[n].begin, runs[n].end);
+                        step<L>(call, tile, keys, part, runs[n].cover, t, scratch);
+                    }
+                });
             }
         }
         for (std::int64_t t = 0; t < tiles; ++t) {

@@ -30,10 +30,9 @@ struct HeadOfRows {
     HeadOfRows(const Call& c, std::int64_t b, std::int64_t head)
         : slope(c.alibi ? static_cast<float>(c.problem->slope(b, head) * std::numbers::log2e) : 0.0F),
           plane(static_cast<std::uint32_t>(b * c.heads + head)) {
-        const AttentionOptions& o = c.problem->options;
-        left = o.window.left >= 0 ? o.window.left : 4 * farthest;
-        right = o.window.right >= 0 ? o.window.right : 4 * farthest;
-        if (o.causal) { right = 0; }
+        const Window& reach = c.problem->reach;
+        left = reach.left >= 0 ? reach.left : 4 * farthest;
+        right = reach.right >= 0 ? reach.right : 4 * farthest;
     }
 };
 
@@ -49,13 +48,14 @@ void fill_row(const HeadOfRows& common, std::int64_t head, std::int64_t i, std::
 
 /// Which keys the tile's vectors see, from the rows' windows.
 void fill_spans(const Call& c, const Keys& keys, RowTile& tile) {
-    const AttentionOptions& o = c.problem->options;
+    const Window& reach = c.problem->reach;
     const auto count = static_cast<std::int32_t>(keys.count);
+    const bool unlimited = reach.left < 0 && reach.right < 0;
     // With explicit positions every key has to be looked at, unless nothing asks for its position.
-    const bool look = keys.explicit_positions && (o.causal || o.window.left >= 0 || o.window.right >= 0);
+    const bool look = keys.explicit_positions && !unlimited;
     tile.begin = count;
     tile.end = 0;
-    if (!keys.explicit_positions && !o.causal && o.window.left < 0 && o.window.right < 0) {  // all see all
+    if (!keys.explicit_positions && unlimited) {  // all see all
         for (int n = 0; n < tile.vectors; ++n) {
             tile.some_begin[n] = tile.all_begin[n] = 0;
             tile.some_end[n] = tile.all_end[n] = count;
@@ -196,23 +196,27 @@ void fill_key_positions(const Call& c, const Sequence& s, const Keys& keys, std:
     }
 }
 
-Cover pattern_cover(const Call& c, const RowTile& tile, const Keys& keys, std::int32_t least, std::int32_t most) {
+namespace {
+
+/// What the pattern says of the tile's rows and keys at positions [least, most].
+Cover cover_of(const Call& c, const RowTile& tile, const Keys& keys, std::int64_t least, std::int64_t most) {
     bool all = true;
     bool none = true;
+    const bool in_order = !c.problem->options.query_positions;
     for (int r = 0; r < tile.rows;) {
-        int end = r;
+        int end = in_order && tile.head[tile.rows - 1] == tile.head[r] ? tile.rows : r;
         std::int32_t first = tile.position[r];
-        std::int32_t last = first;
+        std::int32_t last = end > r ? tile.position[end - 1] : first;
         for (; end < tile.rows && tile.head[end] == tile.head[r]; ++end) {
             first = std::min(first, tile.position[end]);
             last = std::max(last, tile.position[end]);
         }
-        const Cover cover = c.problem->options.pattern.cover({.batch = tile.sequence,
-                                                              .head = tile.head[r],
-                                                              .query_begin = first + keys.position_base,
-                                                              .query_end = last + keys.position_base + 1,
-                                                              .key_begin = least + keys.position_base,
-                                                              .key_end = most + keys.position_base + 1});
+        const Cover cover = c.problem->sparse.cover({.batch = tile.sequence,
+                                                     .head = tile.head[r],
+                                                     .query_begin = first + keys.position_base,
+                                                     .query_end = last + keys.position_base + 1,
+                                                     .key_begin = least,
+                                                     .key_end = most + 1});
         all = all && cover == Cover::all;
         none = none && cover == Cover::none;
         r = end;
@@ -220,27 +224,56 @@ Cover pattern_cover(const Call& c, const RowTile& tile, const Keys& keys, std::i
     return all ? Cover::all : none ? Cover::none : Cover::some;
 }
 
-void pattern_row(const Call& c, const RowTile& tile, const Keys& keys, int row, std::int64_t begin, std::int64_t count,
-                 const std::int32_t* positions, float* add) {
-    constexpr float hidden = -std::numeric_limits<float>::infinity();
-    constexpr std::int64_t chunk = 256;
-    const Pattern& pattern = c.problem->options.pattern;
-    const std::int64_t query = tile.position[row] + keys.position_base;
-    if (keys.explicit_positions) {
-        for (std::int64_t n = 0; n < count; ++n) {
-            if (!pattern.allows(tile.sequence, tile.head[row], query, positions[n] + keys.position_base)) {
-                add[n] = hidden;
+}  // namespace
+
+bool pattern_sees(const Call& c, const Keys& keys, const RowTile& tile, std::int64_t begin, std::int64_t count) {
+    if (tile.begin >= begin + count || tile.end <= begin) { return false; }
+    return keys.explicit_positions || cover_of(c, tile, keys, begin, begin + count - 1) != Cover::none;
+}
+
+int pattern_runs(const Call& c, const Sequence& s, const Keys& keys, const RowTile& tile, std::int64_t begin,
+                 std::int64_t count, PatternRun* runs) {
+    if (count > pattern_keys && !keys.explicit_positions) {
+        const Cover whole = cover_of(c, tile, keys, begin, begin + count - 1);
+        runs[0] = {0, count, whole};
+        if (whole != Cover::some) { return whole == Cover::all ? 1 : 0; }
+    }
+    int size = 0;
+    for (std::int64_t at = 0; at < count; at += pattern_keys) {
+        const std::int64_t end = std::min(at + pattern_keys, count);
+        if (tile.begin >= begin + end || tile.end <= begin + at) { continue; }
+        std::int64_t least = begin + at;
+        std::int64_t most = begin + end - 1;
+        if (keys.explicit_positions) {
+            least = most = c.problem->key_position(s, begin + at);
+            for (std::int64_t n = at + 1; n < end; ++n) {
+                const std::int64_t position = c.problem->key_position(s, begin + n);
+                least = std::min(least, position);
+                most = std::max(most, position);
             }
         }
+        const Cover cover = cover_of(c, tile, keys, least, most);
+        if (cover == Cover::none) { continue; }
+        if (size > 0 && cover == Cover::all && runs[size - 1].cover == Cover::all && runs[size - 1].end == at) {
+            runs[size - 1].end = end;
+        } else {
+            runs[size++] = {at, end, cover};
+        }
+    }
+    return size;
+}
+
+void pattern_row(const Call& c, const RowTile& tile, const Keys& keys, int row, std::int64_t begin, std::int64_t count,
+                 const std::int32_t* positions, std::uint8_t* allowed) {
+    const Pattern& pattern = c.problem->sparse;
+    const std::int64_t query = tile.position[row] + keys.position_base;
+    if (!keys.explicit_positions) {
+        pattern.row(tile.sequence, tile.head[row], query, begin, begin + count, allowed);
         return;
     }
-    std::uint8_t allowed[chunk];
-    for (std::int64_t from = 0; from < count; from += chunk) {
-        const std::int64_t size = std::min(chunk, count - from);
-        pattern.row(tile.sequence, tile.head[row], query, begin + from, begin + from + size, allowed);
-        for (std::int64_t n = 0; n < size; ++n) {
-            if (allowed[n] == 0) { add[from + n] = hidden; }
-        }
+    for (std::int64_t n = 0; n < count; ++n) {
+        const std::int64_t key = positions[n] + keys.position_base;
+        allowed[n] = pattern.allows(tile.sequence, tile.head[row], query, key) ? 1 : 0;
     }
 }
 

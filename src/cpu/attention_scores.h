@@ -19,6 +19,18 @@ struct KeyBlock {
     const std::int32_t* positions = nullptr;
     std::int32_t least = 0, most = 0;
     int values_finite = -1;  ///< -1: not yet looked
+
+    /// Keys [from, to) of it, even numbers or the end.
+    template <class Product>
+    HEED_INLINE KeyBlock part(std::int64_t from, std::int64_t to) const {
+        KeyBlock keys = *this;
+        keys.begin += from;
+        keys.count = to - from;
+        keys.k += from * k_stride;
+        keys.v += from / Product::depth_per_lane * v_stride;
+        keys.positions += from;
+        return keys;
+    }
 };
 
 /// Scratch for scores of a tile: one of these a worker.
@@ -128,6 +140,14 @@ void dense_row(const Call& call, const RowTile& tile, int r, std::int64_t begin,
     }
 }
 
+/// row[n] = -infinity where the pattern hides key begin + n.
+HEED_INLINE void hide_by_pattern(const Call& call, const RowTile& tile, const Keys& keys, int r, std::int64_t begin,
+                                 std::int64_t count, const std::int32_t* positions, float* row) {
+    std::uint8_t allowed[most_tile_keys];
+    pattern_row(call, tile, keys, r, begin, count, positions, allowed);
+    for (std::int64_t n = 0; n < count; ++n) { row[n] = allowed[n] != 0 ? row[n] : negative_infinity; }
+}
+
 /// Bias, allow-mask and pattern of a tile as numbers to add, -infinity where hidden, transposed like the scores.
 /// Returns false where there is nothing dense to add.
 template <class Isa, int L>
@@ -148,7 +168,7 @@ bool dense_add(const Call& call, const RowTile& tile, const Keys& keys, const Ke
     for (int r = 0; r < tile.rows; ++r) {
         float* row = scratch.rows + r * pitch;
         dense_row<Isa>(call, tile, r, block.begin, block.count, row);
-        if (use_pattern) { pattern_row(call, tile, keys, r, block.begin, block.count, block.positions, row); }
+        if (use_pattern) { hide_by_pattern(call, tile, keys, r, block.begin, block.count, block.positions, row); }
     }
     transpose_rows<Isa, L>([&](std::int64_t r) { return scratch.rows + r * pitch; }, tile.rows, block.count,
                            scratch.add, stride);

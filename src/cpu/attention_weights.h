@@ -24,8 +24,9 @@ public:
             buffer.sum[r] = 0;
         }
         with_lanes<Isa>(tile.lanes, [&]<int L>() {
-            for (std::int64_t j = 0; j < s.keys; j += call.tile_keys) {
-                KeyBlock block{.begin = j, .count = smaller(call.tile_keys, s.keys - j)};
+            const std::int64_t width = call.pattern ? pattern_keys : call.tile_keys;
+            for (std::int64_t j = 0; j < s.keys; j += width) {
+                KeyBlock block{.begin = j, .count = smaller(width, s.keys - j)};
                 block_scores<L>(call, s, keys, tile, block, buffer);
                 const std::int64_t tile_stride = tile.lanes * tile.vectors;
                 transpose_rows<Isa, L>([&](std::int64_t n) { return buffer.score.scores + n * tile_stride; },
@@ -78,8 +79,10 @@ private:
         const F<L> hidden = S::all(negative_infinity);
         fill_key_positions(call, s, keys, block.begin, block.count, buffer.score.positions, block.least, block.most);
         block.positions = buffer.score.positions;
-        const Cover pattern = call.pattern ? pattern_cover(call, tile, keys, block.least, block.most) : Cover::all;
-        const bool sees = tile.begin < block.begin + block.count && tile.end > block.begin && pattern != Cover::none;
+        PatternRun run;
+        const bool sees = tile.begin < block.begin + block.count && tile.end > block.begin &&
+                          (!call.pattern || pattern_runs(call, s, keys, tile, block.begin, block.count, &run) > 0);
+        const Cover pattern = run.cover;
         Scored scored{1, true};
         float now[most_rows];
         for (int r = 0; r < most_rows; ++r) { now[r] = negative_infinity; }

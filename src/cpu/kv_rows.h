@@ -85,6 +85,30 @@ HEED_INLINE HeadRows value_rows(const Call& call, const Sequence& s, std::int64_
     return {call, call.v, call.pages == nullptr ? nullptr : &call.pages->v, s, g};
 }
 
+#if defined(__AVX2__)
+/// 32 columns of i4: to[c] = (nibble c - 8) * unit.
+HEED_INLINE void load_nibbles(const std::uint8_t* bytes, float unit, float* to) {
+    const __m128i all = _mm_loadu_si128(reinterpret_cast<const __m128i*>(bytes));
+    const __m128i mask = _mm_set1_epi8(15);
+    const __m128i even = _mm_and_si128(all, mask);
+    const __m128i odd = _mm_and_si128(_mm_srli_epi16(all, 4), mask);
+    const __m128i eight = _mm_set1_epi8(8);
+    const __m128i columns[2] = {_mm_sub_epi8(_mm_unpacklo_epi8(even, odd), eight),
+                                _mm_sub_epi8(_mm_unpackhi_epi8(even, odd), eight)};
+    for (int half = 0; half < 2; ++half) {
+#if defined(__AVX512F__)
+        const __m512 x = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(columns[half]));
+        _mm512_storeu_ps(to + 16 * half, _mm512_mul_ps(x, _mm512_set1_ps(unit)));
+#else
+        const __m256 low = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(columns[half]));
+        const __m256 high = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128(columns[half], 8)));
+        _mm256_storeu_ps(to + 16 * half, _mm256_mul_ps(low, _mm256_set1_ps(unit)));
+        _mm256_storeu_ps(to + 16 * half + 8, _mm256_mul_ps(high, _mm256_set1_ps(unit)));
+#endif
+    }
+}
+#endif
+
 /// to[0..n) = one row, as numbers.
 template <class Isa>
 void load_kv_row(const HeadRows& rows, const char* from, const float* scale, std::int64_t n, float* to) {
@@ -100,7 +124,11 @@ void load_kv_row(const HeadRows& rows, const char* from, const float* scale, std
         }
         case KvStorage::i4: {
             const auto* bytes = reinterpret_cast<const std::uint8_t*>(from);
-            for (std::int64_t group = 0; group < n; group += 32) {
+            std::int64_t group = 0;
+#if defined(__AVX2__)
+            for (; group + 32 <= n; group += 32) { load_nibbles(bytes + group / 2, scale[group / 32], to + group); }
+#endif
+            for (; group < n; group += 32) {
                 const float unit = scale[group / 32];
                 const std::int64_t pairs = smaller<std::int64_t>(32, n - group) / 2;
                 for (std::int64_t c = 0; c < pairs; ++c) {
@@ -121,6 +149,7 @@ void load_kv_row(const HeadRows& rows, const char* from, const float* scale, std
 struct FloatRows {
     using Product = FloatProduct;
     static constexpr int bytes = 4;  ///< of a column
+    static constexpr int ahead = 8;  ///< rows on from here that are asked for
     static constexpr bool scaled = false;
     template <class Isa, int L>
     static HEED_INLINE F<L> load(const char* row, std::int64_t c) {
@@ -130,7 +159,8 @@ struct FloatRows {
 
 struct Bf16Rows {
     using Product = FloatProduct;
-    static constexpr int bytes = 2;  ///< of a column
+    static constexpr int bytes = 2;   ///< of a column
+    static constexpr int ahead = 16;  ///< rows on from here that are asked for
     static constexpr bool scaled = false;
     template <class Isa, int L>
     static HEED_INLINE F<L> load(const char* row, std::int64_t c) {
@@ -143,7 +173,8 @@ struct Bf16Rows {
 
 struct ByteRows {
     using Product = FloatProduct;
-    static constexpr int bytes = 1;  ///< of a column
+    static constexpr int bytes = 1;   ///< of a column
+    static constexpr int ahead = 32;  ///< rows on from here that are asked for
     static constexpr bool scaled = true;
     template <class Isa, int L>
     static HEED_INLINE F<L> load(const char* row, std::int64_t c) {
@@ -169,6 +200,7 @@ struct ByteRows {
 /// Keys and queries as pairs of bf16, a pair a lane.
 struct PairRows : FloatRows {
     using Product = Bf16Product;
+    static constexpr int ahead = 16;
 };
 #endif
 

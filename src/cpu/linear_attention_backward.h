@@ -10,8 +10,15 @@
 ///     dphi(k_j)   = sum_{i>=j} decay^(i-j) (dn_i . v_j + dc_i) phi(q_i) + decay^(m-1-j) (U v_j + u)
 ///     gradient of the state before: decay^m U + sum_i decay^(i+1) phi(q_i) dn_i^T
 ///
+/// and, where it is wanted, with slope_n = n decay^(n-1), the derivative of decay^n:
+///
+///     ddecay     += sum_i slope_(i+1) phi(q_i) . (S dn_i + dc_i z) + sum_{j<i} slope_(i-j) phi(q_i).phi(k_j) (dn_i .
+///     v_j + dc_i)
+///                 + sum_j slope_(m-1-j) phi(k_j) . (U v_j + u) + slope_m (<S, U> + z . u)
+///
 /// One pass forward through the chunks gives dq, c and dc; one pass back gives dk and dv. Between them only c and dc
-/// are kept, so that memory is 2 numbers a query and head beyond a wave of states.
+/// are kept, so that memory is 2 numbers a query and head beyond a wave of states; for ddecay also the state before
+/// each chunk.
 
 namespace heed::cpu {
 
@@ -24,9 +31,11 @@ struct LinearBackward {
     static constexpr int L = Isa::lanes;
 
     /// Floats of team memory: a state and a wave of changes for each state of a key/value head; c and dc of its
-    /// queries.
+    /// queries; for ddecay a state and a sum for each chunk.
     static std::int64_t memory_floats(const LinearCall& call, std::int64_t wave) {
-        return call.sharers * ((wave + 1) * State::floats(call) + 2 * round_up(call.readers * call.queries, 16));
+        const std::int64_t kept_chunks = call.ddecay != nullptr ? (call.keys + call.chunk - 1) / call.chunk : 0;
+        return call.sharers * ((wave + 1) * State::floats(call) + 2 * round_up(call.readers * call.queries, 16) +
+                               kept_chunks * (State::floats(call) + 1));
     }
 
     Team<Isa>& team;
@@ -36,6 +45,8 @@ struct LinearBackward {
     std::int64_t size, keys, chunks, query_chunks;
     float* inverse;  ///< [sharers * readers][T]: 1/c
     float* dc;
+    float* kept_states;  ///< [sharers][chunks], for ddecay
+    float* ddecay;       ///< [sharers][chunks]: what each chunk adds to it
 
     HEED_INLINE LinearBackward(Team<Isa>& with, std::int64_t entry, std::int64_t kv_head)
         : team(with),
@@ -49,6 +60,8 @@ struct LinearBackward {
           query_chunks((call.queries + call.chunk - 1) / call.chunk) {
         inverse = team.memory + call.sharers * (team.wave + 1) * size;
         dc = inverse + call.sharers * round_up(call.readers * call.queries, 16);
+        kept_states = dc + call.sharers * round_up(call.readers * call.queries, 16);
+        ddecay = kept_states + call.sharers * chunks * size;
     }
 
     HEED_INLINE std::int64_t length(std::int64_t c) const { return smaller(call.chunk, keys - c * call.chunk); }
@@ -65,13 +78,20 @@ struct LinearBackward {
         return (h - first_state() * call.readers) * call.queries + t;
     }
 
-    void pack(std::int64_t n, std::int64_t c, LinearScratch& scratch) const {
+    void powers(std::int64_t n, LinearScratch& scratch) const {
         fill_decay(call, n, scratch.power, scratch.falling);
+        if (call.ddecay != nullptr) { fill_decay_slopes(call, n, scratch.slope, scratch.slope_falling); }
+    }
+
+    void pack(std::int64_t n, std::int64_t c, LinearScratch& scratch) const {
+        powers(n, scratch);
         K::pack_keys(call, b, g, c * call.chunk, length(c), true, scratch);
     }
 
-    /// dq, c and dc of `count` rows of head h, from the state before them and the packed keys.
-    void query_gradients(std::int64_t h, std::int64_t begin, std::int64_t count, State before, LinearScratch& s) const {
+    /// dq, c and dc of `count` rows of head h, from the state before them and the packed keys. Returns what they add to
+    /// ddecay by way of that state.
+    double query_gradients(std::int64_t h, std::int64_t begin, std::int64_t count, State before,
+                           LinearScratch& s) const {
         K::load_rows(call.dout, b, h, begin, count, call.value_size, s.dout, z.values);
         K::map_rows(call, call.q, b, h, begin, count, call.scale, s.phi_q, s);
         transpose_rows<Isa, L>([&](std::int64_t f) { return before.s + f * z.values; }, call.feature_size,
@@ -79,6 +99,10 @@ struct LinearBackward {
         matrix_set<Isa, FloatProduct, L, Walk::along_row>(s.dout, z.values, s.transposed_state, z.features,
                                                           call.value_size, s.dphi, z.features, count,
                                                           z.feature_vectors());
+        for (std::int64_t i = 0; call.ddecay != nullptr && i < count; ++i) {
+            s.row_sum[i] = K::dot(s.phi_q + i * z.features, s.dphi + i * z.features, z.features);
+        }
+        double from_state = 0;
         if (call.causal) {
             K::lower_products(s.dout, z.values, s.keys.v_transposed, z.chunk, call.value_size, count, s.scores);
             K::finish_lower(call, s, z.chunk, count, nullptr, nullptr);
@@ -88,6 +112,7 @@ struct LinearBackward {
         __builtin_memcpy(s.running_z, before.z, static_cast<std::size_t>(z.features) * 4);
         for (std::int64_t i = 0; i < count; ++i) {
             float* row = s.dphi + i * z.features;
+            float through = call.ddecay != nullptr ? s.row_sum[i] : 0.0F;
             if (call.normalise) {
                 const float* phi_q = s.phi_q + i * z.features;
                 if (call.causal) {
@@ -103,6 +128,9 @@ struct LinearBackward {
                 const float down = divided ? -K::dot(phi_q, row, z.features) * by * by : 0.0F;
                 inverse[kept(h, begin + i)] = by;
                 dc[kept(h, begin + i)] = down;
+                if (call.ddecay != nullptr) {
+                    through = divided ? through * by + down * K::dot(phi_q, before.z, z.features) : 0.0F;
+                }
                 if (divided) {
                     for (std::int64_t f = 0; f < z.features; f += L) {
                         S::store(row + f, S::all(by) * S::load(row + f) + S::all(down) * S::load(s.running_z + f));
@@ -111,9 +139,13 @@ struct LinearBackward {
                     K::clear(row, z.features);
                 }
             }
+            if (call.ddecay != nullptr) {
+                from_state += static_cast<double>(s.slope[i + 1]) * static_cast<double>(through);
+            }
             if (call.scale != 1) { K::scale_rows(row, &call.scale, 1, z.features, row); }
             K::store_feature_gradient(call, call.q, call.dq, b, h, begin + i, row, s);
         }
+        return from_state;
     }
 
     /// Forward through the chunks of state n.
@@ -123,8 +155,14 @@ struct LinearBackward {
         const State running = state(sharer);
         K::load_state(call, call.initial_s, call.initial_z, b, n, running);
         const auto each_head = [&](std::int64_t begin, std::int64_t count, State before, LinearScratch& scratch) {
+            double from_state = 0;
             for (std::int64_t h = n * call.readers; h < (n + 1) * call.readers; ++h) {
-                query_gradients(h, begin, count, before, scratch);
+                from_state += query_gradients(h, begin, count, before, scratch);
+            }
+            if (call.ddecay != nullptr) {
+                const std::int64_t at = sharer * chunks + begin / call.chunk;
+                ddecay[at] = static_cast<float>(from_state);
+                __builtin_memcpy(kept_states + at * size, before.s, static_cast<std::size_t>(size) * 4);
             }
         };
         for (std::int64_t first = 0; first < chunks; first += team.wave) {
@@ -163,7 +201,7 @@ struct LinearBackward {
 
     /// What `count` rows add to the gradient of the state before them.
     void query_change(std::int64_t n, std::int64_t begin, std::int64_t count, State change, LinearScratch& s) const {
-        fill_decay(call, n, s.power, s.falling);
+        powers(n, s);
         K::clear(change.s, size);
         for (std::int64_t h = n * call.readers; h < (n + 1) * call.readers; ++h) {
             load_queries(h, begin, count, s);
@@ -197,8 +235,9 @@ struct LinearBackward {
             if (sharer == 0) {
                 pack(n, c, s);
             } else {
-                fill_decay(call, n, s.power, s.falling);
+                powers(n, s);
             }
+            double slopes = 0;
             const float* left = call.decays ? s.falling + (call.chunk - count) : nullptr;
             matrix_set<Isa, FloatProduct, L, Walk::along_row>(s.keys.phi, z.features, up.s, z.values, call.feature_size,
                                                               dv, z.values, count, z.value_vectors());
@@ -210,20 +249,35 @@ struct LinearBackward {
             for (std::int64_t j = 0; call.normalise && j < count; ++j) {
                 K::add_row(dphi + j * z.features, up.z, 1, z.features);
             }
+            for (std::int64_t j = 0; call.ddecay != nullptr && j < count; ++j) {
+                slopes += static_cast<double>(s.slope[count - 1 - j]) *
+                          static_cast<double>(K::dot(s.keys.phi + j * z.features, dphi + j * z.features, z.features));
+            }
             if (call.causal) {
                 for (std::int64_t h = n * call.readers; h < (n + 1) * call.readers; ++h) {
                     load_queries(h, begin, count, s);
                     const float* by = h == n * call.readers ? left : nullptr;
                     K::lower_products(s.phi_q, z.features, s.keys.transposed, z.chunk, call.feature_size, count,
                                       s.scores);
+                    if (call.ddecay != nullptr) {
+                        __builtin_memcpy(s.plain_scores, s.scores, static_cast<std::size_t>(count * z.chunk) * 4);
+                    }
                     K::finish_lower(call, s, z.chunk, count, nullptr, nullptr);
                     K::add_upper(s.scores, z.chunk, s.dout, z.values, count, by, K::finite(s.dout, count * z.values),
                                  dv);
                     K::lower_products(s.dout, z.values, s.keys.v_transposed, z.chunk, call.value_size, count, s.scores);
-                    K::finish_lower(call, s, z.chunk, count, call.normalise ? dc + kept(h, begin) : nullptr, nullptr);
+                    const float* more = call.normalise ? dc + kept(h, begin) : nullptr;
+                    if (call.ddecay != nullptr) { slopes += K::inner_slopes(call, s, z.chunk, count, more); }
+                    K::finish_lower(call, s, z.chunk, count, more, nullptr);
                     K::add_upper(s.scores, z.chunk, s.phi_q, z.features, count, by,
                                  K::finite(s.phi_q, count * z.features), dphi);
                 }
+            }
+            if (call.ddecay != nullptr) {
+                const std::int64_t at = sharer * chunks + c;
+                slopes += static_cast<double>(s.slope[count]) *
+                          static_cast<double>(K::dot(kept_states + at * size, up.s, size));
+                ddecay[at] += static_cast<float>(slopes);
             }
             if (sharer > 0) {
                 K::add_row(s.dphi_k, dphi, 1, count * z.features);
@@ -287,6 +341,11 @@ struct LinearBackward {
     void run() const {
         for (std::int64_t sharer = 0; sharer < call.sharers; ++sharer) { queries(first_state() + sharer); }
         keys_and_values();
+        for (std::int64_t sharer = 0; call.ddecay != nullptr && sharer < call.sharers; ++sharer) {
+            double sum = 0;
+            for (std::int64_t c = 0; c < chunks; ++c) { sum += static_cast<double>(ddecay[sharer * chunks + c]); }
+            call.ddecay[b * call.states + first_state() + sharer] = sum;
+        }
     }
 };
 

@@ -65,6 +65,7 @@ LinearCall make_linear_call(const LinearAttentionProblem& p) {
     call.scale = static_cast<float>(p.options.scale);
     call.epsilon = static_cast<float>(p.options.epsilon);
     call.least = static_cast<float>(p.least_denominator);
+    call.ddecay = p.ddecay_parts;
     for (std::int64_t n = 0; n < p.states; ++n) { call.decays = call.decays || p.decay(n) != 1; }
     return call;
 }
@@ -76,6 +77,17 @@ void fill_decay(const LinearCall& call, std::int64_t state, float* power, float*
         power[n] = static_cast<float>(value);
         if (n < call.chunk) { falling[call.chunk - 1 - n] = power[n]; }
         value *= decay;
+    }
+    std::fill_n(falling + call.chunk, most_lanes, 0.0F);
+}
+
+void fill_decay_slopes(const LinearCall& call, std::int64_t state, float* slope, float* falling) {
+    const double decay = call.problem->decay(state);
+    double power = 1;  // decay^(n-1)
+    for (std::int64_t n = 0; n <= call.chunk; ++n) {
+        slope[n] = n == 0 ? 0.0F : static_cast<float>(static_cast<double>(n) * power);
+        if (n > 0) { power *= decay; }
+        if (n < call.chunk) { falling[call.chunk - 1 - n] = slope[n]; }
     }
     std::fill_n(falling + call.chunk, most_lanes, 0.0F);
 }

@@ -23,6 +23,7 @@ struct LinearCall {
     FeatureMap feature = FeatureMap::elu_plus_one;
     bool causal = true, normalise = true, decays = false;
     float scale = 1, epsilon = 0, least = 0;
+    double* ddecay = nullptr;  ///< [batch][states], null: not wanted
 
     std::int64_t keys_of(std::int64_t b) const;
     std::int64_t queries_of(std::int64_t b) const;
@@ -33,6 +34,9 @@ LinearCall make_linear_call(const LinearAttentionProblem& problem);
 /// Powers of a state's decay: power[n] = decay^n for n in [0, chunk], falling[n] = decay^(chunk-1-n) for n < chunk
 /// and 0 for the most_lanes behind them.
 void fill_decay(const LinearCall& call, std::int64_t state, float* power, float* falling);
+
+/// Their derivatives by the decay, laid out alike: slope[n] = n decay^(n-1), and falling.
+void fill_decay_slopes(const LinearCall& call, std::int64_t state, float* slope, float* falling);
 
 /// The same number as power[exponent] of fill_decay.
 float decay_power(const LinearCall& call, std::int64_t state, std::int64_t exponent);

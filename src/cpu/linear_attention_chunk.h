@@ -267,6 +267,27 @@ struct Linear {
         }
     }
 
+    /// sum over j < i of slope_(i-j) plain_ij (scores_ij + add_i): what the powers of the decay inside the chunk pass
+    /// on to it. add may be null.
+    static double inner_slopes(const LinearCall& call, const LinearScratch& scratch, std::int64_t stride,
+                               std::int64_t count, const float* add) {
+        I<L> lane;
+        for (int n = 0; n < L; ++n) { lane[n] = n; }
+        double total = 0;
+        for (std::int64_t i = 1; i < count; ++i) {
+            const float* falling = scratch.slope_falling + (call.chunk - 1 - i);
+            const V more = S::all(add == nullptr ? 0.0F : add[i]);
+            V sum = {};
+            for (std::int64_t j = 0; j < i; j += L) {
+                const V x = S::load(falling + j) * S::load(scratch.plain_scores + i * stride + j) *
+                            (S::load(scratch.scores + i * stride + j) + more);
+                sum += lane + S::all(static_cast<std::int32_t>(j)) < S::all(static_cast<std::int32_t>(i)) ? x : V{};
+            }
+            total += static_cast<double>(sum_lanes(sum));
+        }
+        return total;
+    }
+
     /// to[i] = factor[i] to[i] + sum_{j <= i} scores[i][j] x[j]; factor may be null.
     static void add_lower(const float* scores, std::int64_t scores_stride, const float* x, std::int64_t stride,
                           std::int64_t count, const float* factor, bool finite_x, float* to) {

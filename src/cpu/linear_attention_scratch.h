@@ -64,6 +64,10 @@ struct LinearScratch {
     float* dphi_k;            ///< [C][features], over several states
     float* dv;                ///< [C][values], over several states
     float* running_z;         ///< [features]
+    // where the gradient of the decay is wanted
+    float* slope;          ///< [C + 1]: derivatives of power
+    float* slope_falling;  ///< those of falling
+    float* plain_scores;   ///< [C][chunk]: phi(q_i).phi(k_j), without the decay
 
     template <class Isa>
     static std::size_t layout(const LinearCall& call, bool backward, char* memory, LinearScratch* to) {
@@ -94,6 +98,10 @@ struct LinearScratch {
             s.dphi_k = floats(C * z.features);
             s.dv = floats(C * z.values);
             s.running_z = floats(z.features);
+            const std::int64_t wanted = call.ddecay != nullptr ? 1 : 0;
+            s.slope = floats(wanted * (C + 1));
+            s.slope_falling = floats(wanted * (C + most_lanes));
+            s.plain_scores = floats(wanted * C * z.chunk);
         }
         if (to != nullptr) { *to = s; }
         return arena.used;

@@ -23,6 +23,18 @@ RopeCall::Rows rows_of(const AnyView& view) {
     return rows;
 }
 
+/// Where each head has its own run of memory, runs should be long: at their ends nothing has been fetched ahead. But
+/// the table has to stay in the second-level cache while all heads go by, and every thread wants some blocks.
+std::int64_t block_of(const RopeCall& call, std::int64_t batch, std::int64_t tokens, int threads) {
+    constexpr std::int64_t least = 64;
+    if (call.heads_inside) { return least; }
+    constexpr std::int64_t table_bytes = 256 << 10;
+    std::int64_t block = RopeCall::most_block;
+    const auto blocks = [&] { return batch * ((tokens + block - 1) / block); };
+    while (block > least && (8 * block * call.padded_pairs > table_bytes || blocks() < 4 * threads)) { block /= 2; }
+    return block;
+}
+
 }  // namespace
 
 void rope(detail::Pool& pool, const RopeProblem& p) {
@@ -43,10 +55,10 @@ void rope(detail::Pool& pool, const RopeProblem& p) {
     call.heads_inside = std::abs(call.x.h) < std::abs(call.x.t);
 
     const std::int64_t tokens = p.x.extent(2);
-    const std::int64_t blocks = (tokens + RopeCall::block - 1) / RopeCall::block;
-    call.table_stride = call.interleaved ? 2 * call.padded_pairs : call.padded_pairs;
-    // Cosines, sines, and one row in float32.
-    const std::int64_t floats = 2 * RopeCall::block * call.table_stride + std::max(call.size, 2 * call.pairs);
+    call.block = block_of(call, p.x.extent(0), tokens, pool.threads());
+    const std::int64_t blocks = (tokens + call.block - 1) / call.block;
+    // Cosines, sines (read up to half a vector beyond their end), and one row in float32.
+    const std::int64_t floats = 2 * call.block * call.padded_pairs + std::max(call.size, 2 * call.pairs) + widest;
     const std::size_t scratch = static_cast<std::size_t>(floats) * sizeof(float);
     for (int worker = 0; worker < pool.threads(); ++worker) { pool.scratch(worker).at_least(scratch); }
     const auto kernel = instruction_set().kernels->rope.block;
@@ -55,9 +67,9 @@ void rope(detail::Pool& pool, const RopeProblem& p) {
     detail::parallel(
         pool, p.x.extent(0) * blocks, p.x.shape().elements() >= worth_sharing, [&](std::int64_t index, int worker) {
             const std::int64_t b = index / blocks;
-            const std::int64_t begin = index % blocks * RopeCall::block;
-            const std::int64_t count = std::min(RopeCall::block, tokens - begin);
-            std::int64_t positions[RopeCall::block];
+            const std::int64_t begin = index % blocks * call.block;
+            const std::int64_t count = std::min(call.block, tokens - begin);
+            std::int64_t positions[RopeCall::most_block];
             for (std::int64_t r = 0; r < count; ++r) { positions[r] = p.position(b, begin + r); }
             kernel(call, b, begin, count, positions, static_cast<float*>(pool.scratch(worker).at_least(scratch)));
         });

@@ -23,12 +23,11 @@ struct RopeCall {
     double largest_frequency = 0;
     double factor = 1;
     bool interleaved = false;
-    bool heads_inside = false;      ///< the heads of a token lie closer together than the tokens of a head
-    std::int64_t table_stride = 0;  ///< cosines of a token: padded_pairs, twice that where interleaved
+    bool heads_inside = false;  ///< the heads of a token lie closer together than the tokens of a head
 
-    /// Tokens that share a table of cosines and sines. 64 of them make runs of memory long enough for the prefetcher
-    /// where each head has its own, and their table stays in the second-level cache.
-    static constexpr std::int64_t block = 64;
+    /// Tokens that share a table of cosines and sines.
+    std::int64_t block = 64;
+    static constexpr std::int64_t most_block = 256;
 };
 
 }  // namespace heed::cpu

@@ -211,6 +211,29 @@ struct Simd {
 
     /// Rows become columns: L vectors of L lanes, in place.
     static HEED_INLINE void transpose(V (&x)[L]) {
+#if defined(__AVX2__)
+        if constexpr (L == 8) {  // mostly within halves of a register, where shuffles are quickest
+            __m256 pairs[8], quads[8];
+            HEED_UNROLL
+            for (int n = 0; n < 8; n += 2) {
+                pairs[n] = _mm256_unpacklo_ps(__m256(x[n]), __m256(x[n + 1]));
+                pairs[n + 1] = _mm256_unpackhi_ps(__m256(x[n]), __m256(x[n + 1]));
+            }
+            HEED_UNROLL
+            for (int n = 0; n < 8; n += 4) {
+                quads[n] = _mm256_shuffle_ps(pairs[n], pairs[n + 2], 0x44);
+                quads[n + 1] = _mm256_shuffle_ps(pairs[n], pairs[n + 2], 0xEE);
+                quads[n + 2] = _mm256_shuffle_ps(pairs[n + 1], pairs[n + 3], 0x44);
+                quads[n + 3] = _mm256_shuffle_ps(pairs[n + 1], pairs[n + 3], 0xEE);
+            }
+            HEED_UNROLL
+            for (int n = 0; n < 4; ++n) {
+                x[n] = V(_mm256_permute2f128_ps(quads[n], quads[n + 4], 0x20));
+                x[n + 4] = V(_mm256_permute2f128_ps(quads[n], quads[n + 4], 0x31));
+            }
+            return;
+        }
+#endif
         // log2(L) rounds of perfect shuffles of vectors n and n + L/2.
         HEED_UNROLL
         for (int round = 1; round < L; round *= 2) {

@@ -131,6 +131,7 @@ void attend_group(Context& context, const CachedStep& step, const AttentionProbl
     shared.add(step.caches[group.members.front()]->table.data(), rows, shared_keys);
     AttentionProblem& first = shared.finish(q, shared_out, shared_lse);
     first.options.causal = false;
+    first.reach = first.options.window;
     first.options.sinks = {};
     const bool by_position = problem.options.window.left >= 0 || problem.options.window.right >= 0 ||
                              static_cast<bool>(problem.options.alibi_slopes);

@@ -1,5 +1,6 @@
 #include "base/dispatch.h"
 #include "base/overlap.h"
+#include "base/pool.h"
 #include "model/cached_step.h"
 #include "ops/attention_checks.h"
 #include "ops/attention_kernels.h"
@@ -95,58 +96,66 @@ void attend_in_pages(Context& context, const CachedStep& step, const AttentionPr
         o.query_positions = View(DType::i64, step.positions.data() + first, Shape{1, last - first});
         o.key_positions = integers(key_positions, {1, problem.keys});
         if (!o.causal && (o.window.right < 0 || o.window.right > hidden / 2)) { o.window.right = hidden / 2; }
+        if (problem.reach.right < 0 || problem.reach.right > hidden / 2) { problem.reach.right = hidden / 2; }
     }
     attend_pages(context, step.function, problem);
 }
 
+/// [1,G,S,columns]: the tokens of entries [begin, end), one after the other, without gaps.
+Tensor gather_tokens(Context& context, const CachedStep& step, Range range, const std::vector<std::int64_t>& cu_k,
+                     const KvRows& rows, const KvRowLayout& layout, std::int64_t columns, DType dtype) {
+    const std::int64_t groups = step.config().kv_heads, keys = cu_k.back();
+    Tensor all = Tensor::uninitialised(dtype, {1, groups, keys, columns});
+    const auto lock = context.pool().lock();
+    for (std::size_t n = range.begin; n < range.end; ++n) {
+        const Cache::State& cache = *step.caches[n];
+        const std::int64_t first = cu_k[n - range.begin];
+        const auto runs = static_cast<std::int64_t>(cache.runs.size());
+        detail::parallel(context.pool(), groups * runs, groups * step.lengths[n] > 256, [&](std::int64_t task, int) {
+            const std::int64_t g = task % groups;
+            const auto run = static_cast<std::size_t>(task / groups);
+            std::vector<float> row(static_cast<std::size_t>(columns));
+            for (std::int64_t at = cache.runs[run].begin; at < cache.runs[run].end; ++at) {
+                const std::int64_t j = cache.runs[run].first + at - cache.runs[run].begin;
+                if (j >= step.lengths[n]) { break; }
+                const std::int64_t target = (g * keys + first + j) * columns;
+                float* numbers = dtype == DType::f32 ? all.as<float>() + target : row.data();
+                read_kv_row(layout, row_of(rows, g, cache.table[run], at), scales_of(rows, g, cache.table[run], at),
+                            columns, numbers);
+                if (dtype == DType::f64) { std::ranges::copy(row, all.as<double>() + target); }
+            }
+        });
+    }
+    return all;
+}
+
 void attend_dense(Context& context, const CachedStep& step, const AttentionProblem& whole, Range range) {
     const CacheConfig& c = step.config();
-    const CachePool::State::Layer& memory = step.memory();
     std::vector<std::int64_t> cu_q{0}, cu_k{0}, positions;
     for (std::size_t n = range.begin; n < range.end; ++n) {
         cu_q.push_back(cu_q.back() + step.queries(n));
         cu_k.push_back(cu_k.back() + step.lengths[n]);
+        for (std::int64_t j = 0; j < step.lengths[n]; ++j) { positions.push_back(step.caches[n]->position(j)); }
     }
     const DType dtype = whole.q.dtype() == DType::f64 ? DType::f64 : DType::f32;
-    Tensor k = Tensor::uninitialised(dtype, {1, c.kv_heads, cu_k.back(), c.head_size});
-    Tensor v = Tensor::uninitialised(dtype, {1, c.kv_heads, cu_k.back(), c.value_size});
+    Tensor k = gather_tokens(context, step, range, cu_k, step.memory().k_rows, step.pool->k_layout, c.head_size, dtype);
+    const Tensor v =
+        gather_tokens(context, step, range, cu_k, step.memory().v_rows, step.pool->v_layout, c.value_size, dtype);
     Tensor q = Tensor::uninitialised(dtype, {1, whole.heads, cu_q.back(), c.head_size});
     const std::int64_t first = step.cu_q[range.begin], last = step.cu_q[range.end];
     copy_rows(whole.q.slice(2, first, last), q);
-    std::vector<float> row(static_cast<std::size_t>(std::max(c.head_size, c.value_size)));
-    for (std::size_t n = range.begin; n < range.end; ++n) {
-        const Cache::State& cache = *step.caches[n];
-        const std::int64_t begin = cu_k[n - range.begin];
-        for (std::int64_t j = 0; j < step.lengths[n]; ++j) {
-            const std::size_t run = cache.run_of(j);
-            const std::int32_t page = cache.table[run];
-            const std::int64_t at = cache.row_of(run, j);
-            positions.push_back(cache.position(j));
-            const auto widen = [&](const KvRows& rows, const KvRowLayout& layout, std::int64_t g, Tensor& to) {
-                const std::int64_t columns = to.shape()[3];
-                read_kv_row(layout, row_of(rows, g, page, at), scales_of(rows, g, page, at), columns, row.data());
-                const std::int64_t target = (g * cu_k.back() + begin + j) * columns;
-                for (std::int64_t e = 0; e < columns; ++e) {
-                    write_number(dtype, to.data(), target + e, static_cast<double>(row[static_cast<std::size_t>(e)]));
-                }
-            };
-            for (std::int64_t g = 0; g < c.kv_heads; ++g) {
-                widen(memory.k_rows, step.pool->k_layout, g, k);
-                widen(memory.v_rows, step.pool->v_layout, g, v);
-            }
-        }
-        if (step.pool->rotate_on_read) {
-            // The table that this length asks for, for the queries and all keys alike.
-            const RopeTable table = rope_table(*c.rope, cache.position(step.lengths[n] - 1) + 1);
-            const std::int64_t from = step.pool->rotated_from();
-            const auto turn = [&](Tensor& x, std::int64_t b, std::int64_t e, const std::int64_t* where) {
-                if (b == e) { return; }
-                const MutableView part = x.view().slice(2, b, e).slice(3, from, c.head_size);
-                rope(context, part, part, table, {.positions = View(DType::i64, where, Shape{1, e - b})});
-            };
-            turn(k, begin, begin + step.lengths[n], positions.data() + begin);
-            turn(q, cu_q[n - range.begin], cu_q[n - range.begin + 1], step.positions.data() + step.cu_q[n]);
-        }
+    for (std::size_t n = range.begin; n < range.end && step.pool->rotate_on_read; ++n) {
+        if (step.lengths[n] == 0) { continue; }
+        // The table that this length asks for, for the queries and all keys alike.
+        const RopeTable table = rope_table(*c.rope, step.caches[n]->position(step.lengths[n] - 1) + 1);
+        const auto turn = [&](Tensor& x, std::int64_t begin, std::int64_t end, const std::int64_t* where) {
+            if (begin == end) { return; }
+            const MutableView part = x.view().slice(2, begin, end).slice(3, step.pool->rotated_from(), c.head_size);
+            rope(context, part, part, table, {.positions = View(DType::i64, where, Shape{1, end - begin})});
+        };
+        const std::size_t entry = n - range.begin;
+        turn(k, cu_k[entry], cu_k[entry + 1], positions.data() + cu_k[entry]);
+        turn(q, cu_q[entry], cu_q[entry + 1], step.positions.data() + step.cu_q[n]);
     }
     AttentionOptions options = whole.options;
     options.scale = whole.scale;

@@ -2,45 +2,13 @@
 
 #include <heed/error.h>
 
-#include <set>
+#include "model/config_text.h"
 
 namespace heed {
 namespace {
 
-// A config.json has a few kilobytes; label lists of classifiers make the longest ones.
-constexpr std::size_t text_limit = std::size_t{16} << 20U;
-constexpr int depth_limit = 32;
-
 [[noreturn]] void fail(std::string_view key, const std::string& expected, const std::string& came) {
     throw Error("[model_from_config] " + std::string(key) + ": expected " + expected + ", came " + came);
-}
-
-/// A value as an error message can show it: plain ASCII, short.
-std::string shown(const nlohmann::json& value) {
-    constexpr std::size_t longest = 48;
-    std::string text = value.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
-    if (text.size() > longest) { text = text.substr(0, longest) + "..."; }
-    return text;
-}
-
-nlohmann::json parse(std::string_view text) {
-    using nlohmann::json;
-    if (text.size() > text_limit) {
-        fail("json", "at most " + std::to_string(text_limit) + " bytes", std::to_string(text.size()));
-    }
-    std::set<std::string> keys;
-    const auto watch = [&](int depth, json::parse_event_t event, json& parsed) {
-        if (depth > depth_limit) { fail("json", "at most " + std::to_string(depth_limit) + " levels", "more"); }
-        if (event == json::parse_event_t::key && depth == 1 && !keys.insert(parsed.get<std::string>()).second) {
-            fail("json", "every key once", shown(parsed) + " twice");
-        }
-        return true;
-    };
-    try {
-        return json::parse(text.begin(), text.end(), watch);
-    } catch (const json::parse_error& error) {
-        fail("json", "JSON text", "something else at byte " + std::to_string(error.byte));
-    } catch (const json::exception&) { fail("json", "JSON numbers that a double can hold", "a larger one"); }
 }
 
 std::string joined(ConfigReader::Key key) {
@@ -51,9 +19,7 @@ std::string joined(ConfigReader::Key key) {
 
 }  // namespace
 
-ConfigReader::ConfigReader(std::string_view text) : object_(parse(text)) {
-    if (!object_.is_object()) { fail("json", "an object", shown(object_)); }
-}
+ConfigReader::ConfigReader(std::string_view text) : object_(parse_config(text, fail)) {}
 
 const nlohmann::json* ConfigReader::find(std::string_view key) const {
     const auto found = object_.find(key);

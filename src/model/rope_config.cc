@@ -2,6 +2,8 @@
 
 #include <heed/error.h>
 
+#include "model/config_text.h"
+
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -13,44 +15,11 @@ namespace {
 
 using nlohmann::json;
 
-// A config.json has a few kilobytes; label lists of classifiers make the longest ones.
-constexpr std::size_t text_limit = std::size_t{16} << 20U;
-constexpr int depth_limit = 32;
 constexpr std::int64_t largest_length = std::int64_t{1} << 40;
 constexpr std::int64_t largest_size = std::int64_t{1} << 20;
 
-[[noreturn]] void fail(const std::string& key, const std::string& expected, const std::string& came) {
-    throw Error("[rope_from_config] " + key + ": expected " + expected + ", got " + came);
-}
-
-/// A value as an error message can show it: plain ASCII, short.
-std::string shown(const json& value) {
-    constexpr std::size_t longest = 48;
-    std::string text = value.dump(-1, ' ', true, json::error_handler_t::replace);
-    if (text.size() > longest) { text = text.substr(0, longest) + "..."; }
-    return text;
-}
-
-json parse(std::string_view text) {
-    if (text.size() > text_limit) {
-        fail("json", "at most " + std::to_string(text_limit) + " bytes", std::to_string(text.size()));
-    }
-    // One set of keys for every open object, so that a key given twice does not silently win over itself.
-    std::vector<std::set<std::string>> open;
-    const auto watch = [&](int depth, json::parse_event_t event, json& parsed) {
-        if (depth > depth_limit) { fail("json", "at most " + std::to_string(depth_limit) + " levels", "more"); }
-        if (event == json::parse_event_t::object_start) { open.emplace_back(); }
-        if (event == json::parse_event_t::object_end) { open.pop_back(); }
-        if (event == json::parse_event_t::key && !open.back().insert(parsed.get<std::string>()).second) {
-            fail("json", "every key once", shown(parsed) + " twice");
-        }
-        return true;
-    };
-    try {
-        return json::parse(text.begin(), text.end(), watch);
-    } catch (const json::parse_error& error) {
-        fail("json", "JSON text", "something else at byte " + std::to_string(error.byte));
-    } catch (const json::exception&) { fail("json", "JSON numbers that a double can hold", "a larger one"); }
+[[noreturn]] void fail(std::string_view key, const std::string& expected, const std::string& came) {
+    throw Error("[rope_from_config] " + std::string(key) + ": expected " + expected + ", got " + came);
 }
 
 /// An object of the file and what to call it in messages. null counts as absent, as it does for what writes the files.
@@ -313,8 +282,7 @@ std::vector<std::string> listed_layers(const Object& top) {
 }  // namespace
 
 RopeConfig rope_from_config(std::string_view text) {
-    const json file = parse(text);
-    if (!file.is_object()) { fail("json", "an object", shown(file)); }
+    const json file = parse_config(text, fail);
     Object top{&file, ""};
     // A model of several parts keeps its text model's settings apart.
     if (const auto part = top.object("text_config"); part && !rotates(top, top.text("model_type", ""))) { top = *part; }

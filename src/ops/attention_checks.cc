@@ -1,6 +1,7 @@
 #include "ops/attention_checks.h"
 
 #include "base/overlap.h"
+#include "ops/pattern_node.h"
 
 #include <cmath>
 
@@ -18,16 +19,10 @@ struct Checker {
         heed::refuse(function, argument, expected, got);
     }
 
-    void rank4(const char* name, const View& view) const {
-        if (!view) { refuse(name, "a tensor of 4 axes", "none"); }
-        if (view.rank() != 4) { refuse(name, "4 axes [batch, heads, length, size]", to_string(view.shape())); }
-        check_memory(function, name, view);
-    }
-
     /// Sizes from q and k, and what they must have in common.
     void queries_and_keys(const View& q, const View& k) {
-        rank4("q", q);
-        rank4("k", k);
+        check_rank4(function, "q", q);
+        check_rank4(function, "k", k);
         check_dtype(function, "q", q, {DType::f32, DType::bf16, DType::f16, DType::f64});
         check_dtype(function, "k", k, {q.dtype()});
         problem.q = q;
@@ -62,7 +57,7 @@ struct Checker {
     }
 
     void values(const View& v) {
-        rank4("v", v);
+        check_rank4(function, "v", v);
         check_dtype(function, "v", v, {problem.q.dtype()});
         problem.v = v;
         problem.value_size = v.extent(3);
@@ -105,15 +100,7 @@ struct Checker {
     void lengths(const char* name, const View& view, std::int64_t most) const {
         if (!view) { return; }
         if (problem.packed) { refuse(name, "none where sequences are packed (cu_seqlens)", "a tensor"); }
-        one_axis(name, view, problem.batch);
-        check_dtype(function, name, view, {DType::i64, DType::i32});
-        for (std::int64_t b = 0; b < problem.batch; ++b) {
-            const std::int64_t length = read_integer(view.dtype(), view.data(), b * view.stride(0));
-            if (length < 0 || length > most) {
-                refuse(std::string(name) + "[" + std::to_string(b) + "]", "0 to " + std::to_string(most),
-                       std::to_string(length));
-            }
-        }
+        check_lengths(function, name, view, problem.batch, most);
     }
 
     void cumulative(const char* name, const View& view, std::int64_t most) const {
@@ -230,6 +217,17 @@ struct Checker {
             check_dtype(function, "sinks", o.sinks, {DType::f32, DType::f64});
         }
         if (o.pattern) { o.pattern.check(function, problem.batch, problem.heads); }
+        reach();
+    }
+
+    void reach() {
+        const AttentionOptions& o = problem.options;
+        problem.reach = o.window;
+        if (o.causal) { problem.reach.right = 0; }
+        problem.sparse = without_bands(o.pattern, problem.reach.left, problem.reach.right);
+        for (std::int64_t* side : {&problem.reach.left, &problem.reach.right}) {
+            *side = std::min(*side, 2 * largest_position);
+        }
     }
 
     Shape output_shape() const { return {problem.q.extent(0), problem.heads, problem.queries, problem.value_size}; }
@@ -292,7 +290,7 @@ AttentionProblem checked_forward(const char* function, const View& q, const View
 AttentionProblem checked_cached(const char* function, const View& q, const AttentionShape& sizes,
                                 const MutableView& out, const AttentionOptions& options, const MutableView& lse) {
     Checker checker{function, {}};
-    checker.rank4("q", q);
+    check_rank4(function, "q", q);
     check_dtype(function, "q", q, {DType::f32, DType::bf16, DType::f16, DType::f64});
     const Shape expected{1, q.extent(1), sizes.queries, sizes.head_size};
     if (!(q.shape() == expected)) { refuse(function, "q", to_string(expected), to_string(q.shape())); }

@@ -31,7 +31,8 @@ AttentionKernel cpu_kernel(const cpu::InstructionSet& set) {
             .declines_problem = cpu::declines,
             .forward = set.kernels->attention.forward,
             .backward = set.kernels->attention.backward,
-            .weights = set.kernels->attention.weights};
+            .weights = set.kernels->attention.weights,
+            .reads_pages = true};
 }
 
 AttentionKernel reference_kernel() {

@@ -23,6 +23,9 @@ struct AttentionKernel {
     void (*wide_weights)(const AttentionProblem& problem, std::int64_t b, std::int64_t h, const std::int64_t* rows,
                          std::int64_t count, std::int64_t stride, double* out) = nullptr;
 
+    /// AttentionProblem::pages; the others get tensors.
+    bool reads_pages = false;
+
     std::string declines(const AttentionProblem& problem) const {
         return missing.empty() ? declines_problem(problem) : missing;
     }

@@ -75,7 +75,12 @@ void attend_mixed(Context& context, const View& q, const View& k, const View& v,
 }
 
 void attend_pages(Context& context, const char* function, const AttentionProblem& problem) {
-    choose_attention_kernel(function, problem);
+    const AttentionKernel& kernel = choose_attention_kernel(function, problem);
+    if (kernel.reads_pages) {
+        const auto lock = context.pool().lock();
+        kernel.forward(context.pool(), problem);
+        return;
+    }
     const DType dtype = gathered_type(problem.q.dtype());
     const Tensor k = gather(problem, problem.pages->k, problem.head_size, dtype);
     const Tensor v = gather(problem, problem.pages->v, problem.value_size, dtype);

@@ -1,5 +1,6 @@
 #include "ops/checks.h"
 
+#include "base/dispatch.h"
 #include "base/overlap.h"
 
 namespace heed {
@@ -21,6 +22,30 @@ void check_dtype(const char* function, const char* argument, const View& view, s
 void check_memory(const char* function, const char* argument, const View& view) {
     if (view.data() == nullptr && view.shape().elements() > 0) {
         refuse(function, argument, "memory", "a null pointer");
+    }
+}
+
+void check_rank4(const char* function, const char* argument, const View& view) {
+    if (!view) { refuse(function, argument, "a tensor of 4 axes", "none"); }
+    if (view.rank() != 4) {
+        refuse(function, argument, "4 axes [batch, heads, length, size]", to_string(view.shape()));
+    }
+    check_memory(function, argument, view);
+}
+
+void check_lengths(const char* function, const char* argument, const View& lengths, std::int64_t batch,
+                   std::int64_t most) {
+    if (lengths.rank() != 1 || lengths.extent(0) != batch) {
+        refuse(function, argument, "shape " + to_string(Shape{batch}), to_string(lengths.shape()));
+    }
+    check_memory(function, argument, lengths);
+    check_dtype(function, argument, lengths, {DType::i64, DType::i32});
+    for (std::int64_t b = 0; b < batch; ++b) {
+        const std::int64_t length = read_integer(lengths.dtype(), lengths.data(), b * lengths.stride(0));
+        if (length < 0 || length > most) {
+            refuse(function, std::string(argument) + "[" + std::to_string(b) + "]", "0 to " + std::to_string(most),
+                   std::to_string(length));
+        }
     }
 }
 

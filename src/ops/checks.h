@@ -16,6 +16,11 @@ namespace heed {
 void check_dtype(const char* function, const char* argument, const View& view, std::initializer_list<DType> allowed);
 /// A view with elements has memory behind it, or refuse.
 void check_memory(const char* function, const char* argument, const View& view);
+/// A tensor [batch, heads, length, size].
+void check_rank4(const char* function, const char* argument, const View& view);
+/// i64 or i32 [batch], each 0 to `most`.
+void check_lengths(const char* function, const char* argument, const View& lengths, std::int64_t batch,
+                   std::int64_t most);
 /// A writable output: right shape, no element twice, apart from every listed input.
 void check_output(const char* function, const char* argument, const View& output, const Shape& shape,
                   std::initializer_list<DType> allowed);

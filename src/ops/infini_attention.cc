@@ -1,8 +1,7 @@
 #include <heed/infini_attention.h>
 
 #include "ops/infini_attention_steps.h"
-
-#include <cmath>
+#include "reference/infini_attention.h"
 
 namespace heed {
 namespace {
@@ -39,20 +38,86 @@ void make_room(const InfiniProblem& p, InfiniMemory& memory) {
     if (p.own_memory_k && !memory.memory_k) { memory.memory_k = Tensor(p.q.dtype(), keys); }
 }
 
-/// Step 3, of a complete segment.
-void update(Context& context, const InfiniProblem& p, const View& k, const View& v, InfiniMemory& memory,
-            Tensor& space) {
-    const MutableMemoryView target{memory.m, memory.z};
-    if (p.options.update == MemoryUpdate::delta && memory.segments > 0) {
-        if (!space) { space = Tensor::uninitialised(p.wide, {p.batch, p.kv_heads, p.options.segment, p.value_size}); }
-        retrieve(context, p, k, {memory.m, memory.z}, space);
-        weighted_sum(context, space, {}, v, std::vector<double>(static_cast<std::size_t>(p.kv_heads), -1), space);
-        fold(context, p, k, space, target);
-    } else {
-        fold(context, p, k, v, target);
+/// Tokens [t, t + n) of the call, all of one segment; where the segment began in another call or goes on in another,
+/// its keys are gathered in the memory.
+InfiniPiece piece_of(const InfiniProblem& p, const MutableView& out, std::int64_t t, std::int64_t n,
+                     InfiniMemory& memory) {
+    const auto part = [&](const auto& x) { return x.slice(2, t, t + n); };
+    InfiniPiece piece{.q = part(p.q),
+                      .memory_q = part(p.memory_q),
+                      .keys = part(p.k),
+                      .memory_keys = part(p.memory_k),
+                      .values = part(p.v),
+                      .out = part(out),
+                      .complete = memory.pending + n == p.options.segment};
+    if (memory.pending > 0 || !piece.complete) {
+        const auto keep = [&](const View& from, Tensor& to) {
+            copy_rows(from, to.view().slice(2, memory.pending, memory.pending + n));
+            return View(to.view().slice(2, 0, memory.pending + n));
+        };
+        piece.keys = keep(piece.keys, memory.k);
+        piece.values = keep(piece.values, memory.v);
+        piece.memory_keys = p.own_memory_k ? keep(piece.memory_keys, memory.memory_k) : piece.keys;
     }
-    ++memory.segments;
+    return piece;
 }
+
+/// Steps 1 to 4 by the kernels of attention and of linear attention; scratch serves all pieces of a call.
+class ByKernels {
+public:
+    ByKernels(Context& context, const InfiniProblem& problem, DType out)
+        : context_(context), p_(problem), out_(out), minus_(static_cast<std::size_t>(p_.kv_heads), -1) {
+        for (std::int64_t h = 0; h < p_.heads; ++h) {
+            gate_.push_back(p_.gate(h));
+            rest_.push_back(p_.rest(h));
+        }
+    }
+
+    void run(const InfiniPiece& piece, InfiniMemory& memory) {
+        const std::int64_t n = piece.q.extent(2);
+        // 1. Local results wait in float for the mix where out is narrower.
+        const MutableView local = out_ == p_.wide ? piece.out : space(local_, p_.heads).slice(2, 0, n);
+        attend(context_, piece.q, piece.keys, piece.values, local, p_.local);
+        // 2 and 4
+        if (memory.segments > 0) {
+            const MutableView found = space(found_, p_.heads).slice(2, 0, n);
+            retrieve(context_, p_, piece.memory_q, {memory.m, memory.z}, found);
+            weighted_sum(context_, piece.out, gate_, found, rest_, local);
+        } else if (p_.options.first_segment == FirstSegment::gated) {
+            weighted_sum(context_, piece.out, rest_, local, {}, {});
+        } else if (local_) {
+            weighted_sum(context_, piece.out, {}, local, {}, {});
+        }
+        // 3
+        if (piece.complete) { update(piece.memory_keys, piece.values, memory); }
+    }
+
+private:
+    void update(const View& k, const View& v, InfiniMemory& memory) {
+        const MutableMemoryView target{memory.m, memory.z};
+        if (p_.options.update == MemoryUpdate::delta && memory.segments > 0) {
+            const MutableView news = space(news_, p_.kv_heads, p_.options.segment);
+            retrieve(context_, p_, k, {memory.m, memory.z}, news);
+            weighted_sum(context_, news, {}, v, minus_, news);
+            fold(context_, p_, k, news, target);
+        } else {
+            fold(context_, p_, k, v, target);
+        }
+        ++memory.segments;
+    }
+    /// Made when first asked for; a call's pieces have at most its own tokens, a completed segment all of them.
+    MutableView space(Tensor& tensor, std::int64_t heads, std::int64_t rows = 0) {
+        const std::int64_t longest = rows > 0 ? rows : std::min(p_.tokens, p_.options.segment);
+        if (!tensor) { tensor = Tensor::uninitialised(p_.wide, {p_.batch, heads, longest, p_.value_size}); }
+        return tensor;
+    }
+
+    Context& context_;
+    const InfiniProblem& p_;
+    DType out_;
+    std::vector<double> gate_, rest_, minus_;
+    Tensor local_, found_, news_;
+};
 
 }  // namespace
 
@@ -78,56 +143,16 @@ void infini_attend(Context& context, const View& q, const View& k, const View& v
                    const MutableView& out, InfiniMemory& memory, const InfiniOptions& options) {
     const InfiniProblem p = checked_infini_forward("infini_attend", q, k, v, gates, out, memory, options);
     make_room(p, memory);
-    const std::int64_t N = p.options.segment;
-    std::vector<double> gate(static_cast<std::size_t>(p.heads));
-    std::vector<double> rest(gate.size());
-    for (std::int64_t h = 0; h < p.heads; ++h) {
-        const auto at = static_cast<std::size_t>(h);
-        const double beta = read_number(gates.dtype(), gates.data(), h * gates.stride(0));
-        gate[at] = 1 / (1 + std::exp(-beta));
-        rest[at] = 1 / (1 + std::exp(beta));
-    }
-    const std::int64_t longest = std::min(p.tokens, N);
-    const Shape part_shape{p.batch, p.heads, longest, p.value_size};
-    // Local results wait in float for the mix where out is narrower.
-    Tensor local_space = out.dtype() == p.wide ? Tensor() : Tensor::uninitialised(p.wide, part_shape);
-    Tensor memory_space;
-    Tensor delta_space;
-
+    ByKernels kernels(context, p, out.dtype());
     for (std::int64_t t = 0; t < p.tokens;) {
-        const std::int64_t n = std::min(p.tokens - t, N - memory.pending);
-        const auto part = [&](const auto& x) { return x.slice(2, t, t + n); };
-        View keys = part(k);
-        View memory_keys = part(p.memory_k);
-        View values = part(v);
-        const bool complete = memory.pending + n == N;
-        if (memory.pending > 0 || !complete) {
-            const auto keep = [&](const View& from, Tensor& to) {
-                copy_rows(from, to.view().slice(2, memory.pending, memory.pending + n));
-                return View(to.view().slice(2, 0, memory.pending + n));
-            };
-            keys = keep(keys, memory.k);
-            values = keep(values, memory.v);
-            memory_keys = p.own_memory_k ? keep(memory_keys, memory.memory_k) : keys;
+        const std::int64_t n = std::min(p.tokens - t, p.options.segment - memory.pending);
+        const InfiniPiece piece = piece_of(p, out, t, n, memory);
+        if (p.by_reference) {
+            reference::infini_piece(p, piece, memory);
+        } else {
+            kernels.run(piece, memory);
         }
-        // 1
-        const MutableView target = part(out);
-        const MutableView local = local_space ? local_space.view().slice(2, 0, n) : target;
-        attend(context, part(q), keys, values, local, p.local);
-        // 2 and 4
-        if (memory.segments > 0) {
-            if (!memory_space) { memory_space = Tensor::uninitialised(p.wide, part_shape); }
-            const MutableView found = memory_space.view().slice(2, 0, n);
-            retrieve(context, p, part(p.memory_q), {memory.m, memory.z}, found);
-            weighted_sum(context, target, gate, found, rest, local);
-        } else if (p.options.first_segment == FirstSegment::gated) {
-            weighted_sum(context, target, rest, local, {}, {});
-        } else if (local_space) {
-            weighted_sum(context, target, {}, local, {}, {});
-        }
-        // 3
-        memory.pending = complete ? 0 : memory.pending + n;
-        if (complete) { update(context, p, memory_keys, values, memory, delta_space); }
+        memory.pending = piece.complete ? 0 : memory.pending + n;
         t += n;
     }
 }

@@ -1,8 +1,7 @@
 #include <heed/infini_attention.h>
 
 #include "ops/infini_attention_steps.h"
-
-#include <cmath>
+#include "reference/infini_attention.h"
 
 namespace heed {
 namespace {
@@ -17,17 +16,14 @@ public:
           dout_(dout),
           gradients_(gradients),
           first_(before.segments),
-          segments_((p_.tokens + p_.options.segment - 1) / p_.options.segment),
+          segments_(p_.segments()),
           rest_(heads()),
           gate_(heads()),
           minus_(static_cast<std::size_t>(p_.kv_heads), -1),
           dgate_(heads(), 0) {
         for (std::size_t h = 0; h < heads(); ++h) {
-            const View& gates = p_.gates;
-            const double beta =
-                read_number(gates.dtype(), gates.data(), static_cast<std::int64_t>(h) * gates.stride(0));
-            gate_[h] = 1 / (1 + std::exp(-beta));
-            rest_[h] = 1 / (1 + std::exp(beta));
+            gate_[h] = p_.gate(static_cast<std::int64_t>(h));
+            rest_[h] = p_.rest(static_cast<std::int64_t>(h));
         }
         if (gradients.dsinks) { dsinks_ = Tensor(DType::f64, gradients.dsinks.shape()); }
         if (gradients.dalibi_slopes) { dslopes_ = Tensor(DType::f64, gradients.dalibi_slopes.shape()); }
@@ -62,7 +58,7 @@ private:
     bool by_delta(std::int64_t s) const { return p_.options.update == MemoryUpdate::delta && !empty(s); }
     template <class AnyView>
     AnyView part(const AnyView& x, std::int64_t s) const {
-        return x.slice(2, s * p_.options.segment, std::min(p_.tokens, (s + 1) * p_.options.segment));
+        return p_.part(x, s);
     }
     Tensor like(const View& x) const { return Tensor::uninitialised(p_.wide, x.shape()); }
 
@@ -198,7 +194,11 @@ void infini_attend_backward(Context& context, const View& q, const View& k, cons
                             const InfiniOptions& options, const InfiniMemoryGradient& after) {
     const InfiniProblem p =
         checked_infini_backward("infini_attend_backward", q, k, v, gates, dout, gradients, before, options, after);
-    Backward(context, p, dout, gradients, before).run(after);
+    if (p.by_reference) {
+        reference::infini_attend_backward(p, dout, gradients, before, after);
+    } else {
+        Backward(context, p, dout, gradients, before).run(after);
+    }
 }
 
 }  // namespace heed

@@ -56,6 +56,10 @@ struct Checker {
         problem.local.causal = true;
     }
 
+    void kernel(const AttentionProblem& attention) {
+        problem.by_reference = choose_attention_kernel(function, attention).name == "reference";
+    }
+
     /// After attention's own checks of q, k, v.
     void tensors(const AttentionProblem& p, const View& gates) {
         problem.q = p.q;
@@ -139,7 +143,7 @@ InfiniProblem checked_infini_forward(const char* function, const View& q, const 
     checker.numbers(options);
     checker.local(options.local);
     const AttentionProblem attention = checked_forward(function, q, k, v, out, checker.problem.local, {});
-    choose_attention_kernel(function, attention);
+    checker.kernel(attention);
     checker.tensors(attention, gates);
     checker.memory(memory);
     checker.apart("out", out);
@@ -163,7 +167,7 @@ InfiniProblem checked_infini_backward(const char* function, const View& q, const
     check_dtype(function, "v", v, {q.dtype()});
     attention.v = v;
     attention.value_size = v.extent(3);
-    choose_attention_kernel(function, attention);
+    checker.kernel(attention);
     checker.tensors(attention, gates);
     checker.memory(before);
     if (before.pending != 0) {

@@ -1,13 +1,14 @@
 #include <heed/linear_attention.h>
 
 #include "cpu/instruction_sets.h"
-#include "ops/attention_checks.h"
+#include "ops/checks.h"
 #include "ops/linear_attention_checks.h"
 #include "ops/linear_attention_kernels.h"
 #include "reference/linear_attention.h"
 
 #include <cstdlib>
 #include <string_view>
+#include <vector>
 
 namespace heed {
 namespace {
@@ -53,8 +54,24 @@ void run_linear_forward(detail::Pool& pool, const LinearAttentionProblem& proble
 void run_linear_backward(detail::Pool& pool, const LinearAttentionProblem& problem) {
     if (needs_reference(problem)) {
         reference::linear_attend_backward(problem, chunk_of(problem));
-    } else {
-        cpu::instruction_set().kernels->linear_attention.backward(pool, problem);
+        return;
+    }
+    const auto kernel = cpu::instruction_set().kernels->linear_attention.backward;
+    const MutableView& ddecay = problem.gradients.ddecay;
+    if (!ddecay) {
+        kernel(pool, problem);
+        return;
+    }
+    std::vector<double> parts(static_cast<std::size_t>(problem.batch * problem.states));
+    LinearAttentionProblem with_parts = problem;
+    with_parts.ddecay_parts = parts.data();
+    kernel(pool, with_parts);
+    for (std::int64_t n = 0; n < problem.states; ++n) {
+        double sum = 0;
+        for (std::int64_t b = 0; b < problem.batch; ++b) {
+            sum += parts[static_cast<std::size_t>(b * problem.states + n)];
+        }
+        write_number(ddecay.dtype(), ddecay.data(), n * ddecay.stride(0), sum);
     }
 }
 

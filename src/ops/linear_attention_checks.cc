@@ -1,7 +1,7 @@
 #include "ops/linear_attention_checks.h"
 
 #include "base/overlap.h"
-#include "ops/attention_checks.h"
+#include "ops/checks.h"
 
 #include <cmath>
 #include <string>
@@ -10,10 +10,6 @@
 
 namespace heed {
 namespace {
-
-bool same_memory(const View& a, const View& b) {
-    return a.data() == b.data() && a.dtype() == b.dtype() && a.shape() == b.shape() && a.strides() == b.strides();
-}
 
 struct Checker {
     const char* function;
@@ -24,16 +20,10 @@ struct Checker {
         heed::refuse(function, argument, expected, got);
     }
 
-    void rank4(const char* name, const View& view) const {
-        if (!view) { refuse(name, "a tensor of 4 axes", "none"); }
-        if (view.rank() != 4) { refuse(name, "4 axes [batch, heads, length, size]", to_string(view.shape())); }
-        if (view.data() == nullptr && view.shape().elements() > 0) { refuse(name, "memory", "a null pointer"); }
-    }
-
     void tensors(const View& q, const View& k, const View& v) {
-        rank4("q", q);
-        rank4("k", k);
-        rank4("v", v);
+        check_rank4(function, "q", q);
+        check_rank4(function, "k", k);
+        check_rank4(function, "v", v);
         check_dtype(function, "q", q, {DType::f32, DType::bf16, DType::f16, DType::f64});
         check_dtype(function, "k", k, {q.dtype()});
         check_dtype(function, "v", v, {q.dtype()});
@@ -111,17 +101,7 @@ struct Checker {
     void lengths() {
         const View& view = problem.options.key_lengths;
         if (!view) { return; }
-        if (view.rank() != 1 || view.extent(0) != problem.batch) {
-            refuse("key_lengths", to_string(Shape{problem.batch}), to_string(view.shape()));
-        }
-        check_dtype(function, "key_lengths", view, {DType::i64, DType::i32});
-        for (std::int64_t b = 0; b < problem.batch; ++b) {
-            const std::int64_t length = read_integer(view.dtype(), view.data(), b * view.stride(0));
-            if (length < 0 || length > problem.keys) {
-                refuse("key_lengths[" + std::to_string(b) + "]", "0 to " + std::to_string(problem.keys),
-                       std::to_string(length));
-            }
-        }
+        check_lengths(function, "key_lengths", view, problem.batch, problem.keys);
         inputs.emplace_back("key_lengths", view);
     }
 
@@ -208,6 +188,10 @@ LinearAttentionProblem checked_linear_backward(const char* function, const View&
     checker.output("dk", gradients.dk, k.shape(), {q.dtype(), DType::f32});
     checker.output("dv", gradients.dv, v.shape(), {q.dtype(), DType::f32});
     checker.state_output("dinitial.s", "dinitial.z", gradients.dinitial, {});
+    if (gradients.ddecay) {
+        if (!options.decay) { heed::refuse(function, "ddecay", "none without decay", "a tensor"); }
+        checker.output("ddecay", gradients.ddecay, options.decay.shape(), {DType::f32, DType::f64});
+    }
     p.initial = initial;
     p.dout = dout;
     p.dfinal = dfinal;

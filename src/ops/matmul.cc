@@ -21,7 +21,7 @@ void check_operand(const char* name, const View& view, int rank) {
     if (view.rank() != rank) {
         refuse(function, name, std::to_string(rank) + " axes as a has", to_string(view.shape()));
     }
-    if (view.data() == nullptr && view.shape().elements() > 0) { refuse(function, name, "memory", "a null pointer"); }
+    check_memory(function, name, view);
     check_dtype(function, name, view, {DType::f32, DType::bf16, DType::f16, DType::f64});
 }
 

@@ -19,17 +19,13 @@ Shape without_last(const Shape& shape) {
     return Shape(std::span(shape.begin(), static_cast<std::size_t>(shape.rank() - 1)));
 }
 
-bool same_memory(const View& a, const View& b) {
-    return a.data() == b.data() && a.dtype() == b.dtype() && a.shape() == b.shape() && a.strides() == b.strides();
-}
-
 std::string part_name(std::size_t n, const char* field) { return "parts[" + std::to_string(n) + "]." + field; }
 
 void check_input(const char* function, const std::string& name, const View& view, const Shape& shape,
                  std::initializer_list<DType> dtypes) {
     if (!view) { refuse(function, name, "a tensor of shape " + to_string(shape), "none"); }
     if (!(view.shape() == shape)) { refuse(function, name, to_string(shape), to_string(view.shape())); }
-    if (view.data() == nullptr && shape.elements() > 0) { refuse(function, name, "memory", "a null pointer"); }
+    check_memory(function, name.c_str(), view);
     check_dtype(function, name.c_str(), view, dtypes);
 }
 

@@ -21,7 +21,7 @@ void check_axes(const char* function, const char* name, const View& view, int ra
 }
 void check_shape(const char* function, const char* name, const View& view, const Shape& shape) {
     if (!(view.shape() == shape)) { refuse(function, name, to_string(shape), to_string(view.shape())); }
-    if (view.data() == nullptr && shape.elements() > 0) { refuse(function, name, "memory", "a null pointer"); }
+    check_memory(function, name, view);
 }
 
 Sizes checked_expanded(const char* function, const View& q, const View& latent, const View& rotary_key,

@@ -84,6 +84,9 @@ public:
     void check(const char* function, std::int64_t batches, std::int64_t heads) const override {
         for (const NodePointer& part : parts_) part->check(function, batches, heads);
     }
+    std::span<const NodePointer> parts() const override {
+        return kind == Kind::both ? std::span<const NodePointer>(parts_) : std::span<const NodePointer>();
+    }
 
 private:
     std::vector<NodePointer> parts_;
@@ -130,6 +133,16 @@ private:
 };
 
 }  // namespace
+
+Pattern without_bands(const Pattern& pattern, std::int64_t& left, std::int64_t& right) {
+    if (!pattern || pattern.node()->narrow_band(left, right)) { return {}; }
+    if (pattern.node()->parts().empty()) { return pattern; }
+    Pattern rest;
+    for (const NodePointer& part : pattern.node()->parts()) {
+        if (!part->narrow_band(left, right)) { rest = rest & Pattern(part); }
+    }
+    return rest;
+}
 
 bool Pattern::allows(std::int64_t batch, std::int64_t head, std::int64_t query, std::int64_t key) const {
     return !node_ || node_->allows(batch, head, query, key);

@@ -58,6 +58,12 @@ public:
     }
 
     std::string describe() const override { return name_; }
+    bool narrow_band(std::int64_t& left, std::int64_t& right) const override {
+        if (step_ != 1) return false;
+        if (left_ >= 0) left = left < 0 ? left_ : std::min(left, left_);
+        if (right_ >= 0) right = right < 0 ? right_ : std::min(right, right_);
+        return true;
+    }
 
 private:
     std::int64_t first(std::int64_t query) const { return left_ < 0 ? lowest : saturating_sub(query, left_); }

@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <memory>
+#include <span>
 #include <string>
 #include <type_traits>
 #include <vector>
@@ -29,9 +31,17 @@ struct Pattern::Node {
                      std::int64_t key_end, std::uint8_t* allowed) const = 0;
     virtual std::string describe() const = 0;
     virtual void check(const char* /*function*/, std::int64_t /*batches*/, std::int64_t /*heads*/) const {}
+    /// Is it i - left <= j <= i + right and nothing else? Then narrows the two, of which -1 is unlimited.
+    virtual bool narrow_band(std::int64_t& /*left*/, std::int64_t& /*right*/) const { return false; }
+    /// The parts of `both`; of another node none.
+    virtual std::span<const std::shared_ptr<const Node>> parts() const { return {}; }
 
     const Kind kind;
 };
+
+/// Takes the bands (causal, window) out of what a pattern asks for together, narrowing left and right by them: kernels
+/// know bands by heart. Returns the rest, absent where nothing is left.
+Pattern without_bands(const Pattern& pattern, std::int64_t& left, std::int64_t& right);
 
 namespace pattern_detail {
 

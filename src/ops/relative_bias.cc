@@ -90,9 +90,7 @@ Grid checked(const char* function, const char* name, const View& bias, const cha
     const auto tensor = [&](const char* argument, const View& view, int rank, const char* axes) {
         if (!view || view.rank() != rank) { refuse(function, argument, axes, view ? to_string(view.shape()) : "none"); }
         check_dtype(function, argument, view, {DType::f32, DType::bf16, DType::f16, DType::f64});
-        if (view.data() == nullptr && view.shape().elements() > 0) {
-            refuse(function, argument, "memory", "a null pointer");
-        }
+        check_memory(function, argument, view);
     };
     tensor(name, bias, 4, "4 axes [B,H,T,S]");
     tensor(table_name, table, 2, "2 axes [buckets,H]");

@@ -35,16 +35,10 @@ void check_table(const char* function, const char* name, const RopeTable& table,
     }
 }
 
-bool same_memory(const View& a, const View& b) {
-    return a.data() == b.data() && a.dtype() == b.dtype() && a.shape() == b.shape() && a.strides() == b.strides();
-}
-
 /// `input` and `output` are what the caller knows x and out as.
 RopeProblem checked(const char* function, const char* input, const View& x, const char* output, const MutableView& out,
                     const RopeTable& table, const char* table_name, const RopeOptions& options) {
-    if (!x) { refuse(function, input, "a tensor of 4 axes", "none"); }
-    if (x.rank() != 4) { refuse(function, input, "4 axes [batch, heads, length, size]", to_string(x.shape())); }
-    if (x.data() == nullptr && x.shape().elements() > 0) { refuse(function, input, "memory", "a null pointer"); }
+    check_rank4(function, input, x);
     check_dtype(function, input, x, {DType::f32, DType::bf16, DType::f16, DType::f64});
     check_table(function, table_name, table, x.extent(3));
     if (x.dtype() == DType::f32) {

@@ -1,41 +1,13 @@
 #include "reference/linear_attention.h"
 
+#include "reference/rows.h"
+
 #include <cmath>
-#include <vector>
 
 namespace heed::reference {
 namespace {
 
 using Problem = LinearAttentionProblem;
-using Row = std::vector<double>;
-
-std::size_t index(std::int64_t n) { return static_cast<std::size_t>(n); }
-
-template <class AnyView>
-std::int64_t offset(const AnyView& x, std::int64_t b, std::int64_t h, std::int64_t row, std::int64_t column) {
-    return b * x.stride(0) + h * x.stride(1) + row * x.stride(2) + column * x.stride(3);
-}
-Row row_of(const View& x, std::int64_t b, std::int64_t h, std::int64_t row) {
-    Row result(index(x.extent(3)));
-    for (std::int64_t c = 0; c < x.extent(3); ++c) {
-        result[index(c)] = read_number(x.dtype(), x.data(), offset(x, b, h, row, c));
-    }
-    return result;
-}
-void put_row(const MutableView& x, std::int64_t b, std::int64_t h, std::int64_t row, const Row& values) {
-    for (std::int64_t c = 0; c < x.extent(3); ++c) {
-        write_number(x.dtype(), x.data(), offset(x, b, h, row, c), values[index(c)]);
-    }
-}
-double dot(const Row& a, const Row& b) {
-    double sum = 0;
-    for (std::size_t n = 0; n < a.size(); ++n) { sum += a[n] * b[n]; }
-    return sum;
-}
-/// to += factor * x
-void add(Row& to, double factor, const Row& x) {
-    for (std::size_t n = 0; n < to.size(); ++n) { to[n] += factor * x[n]; }
-}
 
 /// phi(x)
 Row feature(const Problem& p, const Row& x) {
@@ -103,6 +75,12 @@ struct State {
         for (std::size_t f = 0; f < s.size(); ++f) { add(s[f], factor * x[f], y); }
         add(z, z_factor, x);
     }
+    /// <S, other S> + z . other z
+    double dot_with(const State& other) const {
+        double sum = dot(z, other.z);
+        for (std::size_t f = 0; f < s.size(); ++f) { sum += dot(s[f], other.s[f]); }
+        return sum;
+    }
     /// x^T S
     Row read(const Row& x) const {
         Row y(s.empty() ? 0 : s[0].size(), 0);
@@ -139,6 +117,10 @@ struct Chunk {
     }
     std::int64_t size() const { return end - begin; }
     double power(std::int64_t exponent) const { return std::pow(decay, static_cast<double>(exponent)); }
+    /// d power / d decay
+    double slope(std::int64_t exponent) const {
+        return exponent == 0 ? 0 : static_cast<double>(exponent) * power(exponent - 1);
+    }
     /// What the state holds of token j when the chunk is over.
     double left_of(std::int64_t j) const { return power(size() - 1 - j); }
 
@@ -223,6 +205,7 @@ struct Backward {
     std::int64_t b, n;
     std::vector<Row>& dk;
     std::vector<Row>& dv;
+    double ddecay = 0;  ///< each power of the decay times its slope
 
     /// of query i, out = numerator / denominator:  dn = dout / c,  dc = -(dout . numerator) / c^2
     ///   dphi(q_i) = decay^(i+1) (S dn + dc z) + sum_j decay^(i-j) (dn . v_j + dc) phi(k_j)
@@ -242,8 +225,13 @@ struct Backward {
         add(dphi, dc, before.z);
         for (double& x : dphi) { x *= q.before; }
         dbefore.add_outer(q.before, q.phi, dn, q.before * dc);
+        const std::int64_t i = t - c.begin;
+        if (p.options.causal) { ddecay += c.slope(i + 1) * (dot(before.read(q.phi), dn) + dc * dot(q.phi, before.z)); }
         for (std::size_t j = 0; j < q.weight.size(); ++j) {
-            const double dw = c.power(t - c.begin - static_cast<std::int64_t>(j)) * (dot(dn, c.v[j]) + dc);
+            const std::int64_t apart = i - static_cast<std::int64_t>(j);
+            const double dweight = dot(dn, c.v[j]) + dc;
+            const double dw = c.power(apart) * dweight;
+            ddecay += c.slope(apart) * dot(q.phi, c.phi_k[j]) * dweight;
             add(dphi, dw, c.phi_k[j]);
             add(dphi_k[j], dw, q.phi);
             add(dv[index(c.begin) + j], q.weight[j], dn);
@@ -256,6 +244,8 @@ struct Backward {
     void keys(const Chunk& c, const State& dafter, std::vector<Row>& dphi_k) {
         for (std::int64_t j = 0; j < c.size(); ++j) {
             const std::size_t at = index(j);
+            ddecay += c.slope(c.size() - 1 - j) *
+                      (dot(c.phi_k[at], dafter.read_columns(c.v[at])) + dot(c.phi_k[at], dafter.z));
             add(dphi_k[at], c.left_of(j), dafter.read_columns(c.v[at]));
             add(dphi_k[at], c.left_of(j), dafter.z);
             add(dv[index(c.begin + j)], c.left_of(j), dafter.read(c.phi_k[at]));
@@ -287,6 +277,7 @@ struct Backward {
                 each_head(c, before[index(at)], dbefore, dphi_k, t);
             }
             keys(c, dstate, dphi_k);
+            if (causal) { ddecay += c.slope(c.size()) * before[index(at)].dot_with(dstate); }
             dstate.scale(c.power(c.size()));
             for (std::size_t f = 0; f < dstate.s.size(); ++f) { add(dstate.s[f], 1, dbefore.s[f]); }
             add(dstate.z, 1, dbefore.z);
@@ -309,18 +300,25 @@ struct Backward {
 }  // namespace
 
 void linear_attend_backward(const Problem& p, std::int64_t chunk) {
+    Row ddecay(index(p.states), 0);
     for (std::int64_t b = 0; b < p.batch; ++b) {
         for (std::int64_t g = 0; g < p.kv_heads; ++g) {
             std::vector<Row> dk(index(p.keys), Row(index(p.head_size), 0));
             std::vector<Row> dv(index(p.keys), Row(index(p.value_size), 0));
             for (std::int64_t n = g * p.sharers(); n < (g + 1) * p.sharers(); ++n) {
-                Backward{p, b, n, dk, dv}.run(chunk);
+                Backward backward{p, b, n, dk, dv};
+                backward.run(chunk);
+                ddecay[index(n)] += backward.ddecay;
             }
             for (std::int64_t j = 0; j < p.keys; ++j) {
                 put_row(p.gradients.dk, b, g, j, dk[index(j)]);
                 put_row(p.gradients.dv, b, g, j, dv[index(j)]);
             }
         }
+    }
+    const MutableView& to = p.gradients.ddecay;
+    for (std::int64_t n = 0; to && n < p.states; ++n) {
+        write_number(to.dtype(), to.data(), n * to.stride(0), ddecay[index(n)]);
     }
 }
 

@@ -1,4 +1,5 @@
 /// A prefix that several caches share, attended to once.
+#include "model/cached_step.h"
 #include "unit/model/cache_testing.h"
 
 namespace heed::testing {
@@ -56,6 +57,29 @@ TEST(CacheShare, EqualsThePlainResult) {
             expect_near(results[1], results[0], dtype == DType::f32 ? 3e-6 : 0.01);
         }
     }
+}
+
+TEST(CacheShare, GroupsAreThoseThatSaveMost) {
+    Context context(1);
+    const Family family(context);
+    CachedStep step;
+    for (const Cache& cache : family.caches) {
+        step.caches.push_back(cache.state());
+        step.lengths.push_back(cache.length());
+    }
+    step.pool = step.caches.front()->pool;
+    step.cu_q.assign(family.caches.size() + 1, 0);
+    step.share = SharedPrefix::always;
+    const std::vector<PrefixGroup> groups_found = prefix_groups(step, AttentionProblem(), {0, 1, 2, 3, 4, 5});
+    // All five have 12 tokens in common, 12 pages saved; the three and the two save 16 and 6.
+    ASSERT_EQ(groups_found.size(), 2U);
+    for (const PrefixGroup& group : groups_found) {
+        const bool three = group.members.size() == 3;
+        EXPECT_EQ(group.members, three ? (std::vector<std::size_t>{0, 1, 2}) : (std::vector<std::size_t>{3, 4}));
+        EXPECT_EQ(group.pages, three ? 8 : 6);
+    }
+    step.share = SharedPrefix::automatic;
+    EXPECT_TRUE(prefix_groups(step, AttentionProblem(), {0, 1, 2, 3, 4, 5}).empty()) << "too few keys to pay";
 }
 
 TEST(CacheShare, OptionsThatDependOnTheEntryAreNotShared) {

@@ -142,5 +142,48 @@ TEST(CacheStorage, FusedReadingIsReadingAWidenedCopy) {
     }
 }
 
+/// Sizes that fill whole vectors take other paths, and so do one row, eight and a hundred.
+TEST(CacheStorage, WholeVectorsInEveryStorageAndPageSize) {
+    Context context(2);
+    constexpr std::int64_t length = 150;
+    for (const std::int64_t size : {32, 64, 80}) {
+        const Tensor q = random(DType::f32, {1, 4, length, size}, 1), k = random(DType::f32, {1, 2, length, size}, 2),
+                     v = random(DType::f32, {1, 2, length, size}, 3);
+        for (const CacheStorage storage : every_storage) {
+            std::vector<Tensor> first;
+            for (const std::int64_t page_size : {160, 1, 6, 16, 32}) {
+                const CachePool pool({.kv_heads = 2,
+                                      .head_size = size,
+                                      .value_size = size,
+                                      .storage = storage,
+                                      .page_size = page_size,
+                                      .pages = 320});
+                Cache cache = pool.create(), other = pool.create();
+                std::vector<Tensor> outs;
+                for (const auto& [begin, end] :
+                     {std::pair<std::int64_t, std::int64_t>{0, 133}, {133, 134}, {134, 142}, {142, 145}, {145, 150}}) {
+                    const Shape shape{1, 4, end - begin, size};
+                    Tensor got(DType::f32, shape), expected(DType::f32, shape);
+                    const auto run = [&](Cache& which, Tensor& out, const char* kernel) {
+                        cached_attend(context, {.caches = {&which}}, part(q, begin, end), part(k, begin, end),
+                                      part(v, begin, end), out, {.causal = true, .kernel = kernel});
+                    };
+                    run(cache, got, "");
+                    if (page_size == 6) {
+                        run(other, expected, "reference");
+                        expect_near(got, expected, 5e-6, std::string(name_of(storage)) + " " + std::to_string(size));
+                    }
+                    outs.push_back(std::move(got));
+                }
+                if (first.empty()) { first = std::move(outs); }
+                for (std::size_t n = 0; n < outs.size(); ++n) {
+                    expect_same(outs[n], first[n],
+                                std::string(name_of(storage)) + " pages of " + std::to_string(page_size));
+                }
+            }
+        }
+    }
+}
+
 }  // namespace
 }  // namespace heed::testing

@@ -40,6 +40,23 @@ TEST(Cache, AnyPageSizeGivesTheSameBits) {
     }
 }
 
+/// Chunks of whole tiles of 64 rows, of a sequence that is too short for its keys to be shared out among threads.
+TEST(Cache, ChunksOnTileBordersGiveTheSameBits) {
+    Context context(2);
+    const Tokens tokens(512);
+    const CachePool pool(small_config(16, 100));
+    Cache whole = pool.create();
+    const Answer once = step(context, whole, tokens, 0, 512);
+    for (const std::int64_t chunk : {64, 128, 256}) {
+        Cache cache = pool.create();
+        for (std::int64_t t = 0; t < 512; t += chunk) {
+            const Answer got = step(context, cache, tokens, t, t + chunk);
+            expect_same(got.out, part(once.out, t, t + chunk), "chunks of " + std::to_string(chunk));
+            expect_same(got.lse, part(once.lse, t, t + chunk), "chunks of " + std::to_string(chunk));
+        }
+    }
+}
+
 TEST(Cache, ARaggedBatchMixesPrefillsAndDecodes) {
     Context context(2);
     const CachePool pool(small_config());

@@ -127,5 +127,43 @@ TEST_P(AttentionMasks, AKeyNobodySeesGetsNoGradient) {
     for (std::int64_t n = 0; n < call.dv.elements(); ++n) { ASSERT_EQ(number(call.dv, n) == 0, n / 6 % 9 == 4); }
 }
 
+/// Long enough for kernels to pass many blocks of keys by together, and to join neighbouring ones.
+TEST_P(AttentionMasks, PatternsOverManyBlocksAreTheirDenseMasks) {
+    if (GetParam() == "reference") { GTEST_SKIP() << "has no blocks"; }
+    const Sizes sizes{.B = 1, .H = 2, .G = 1, .T = 150, .S = 3400, .D = 8, .E = 8};
+    Tensor positions(DType::i64, {1, sizes.S});
+    for (std::int64_t j = 0; j < sizes.S; ++j) { positions.as<std::int64_t>()[j] = (j * 7) % sizes.S; }
+    for (const char* text :
+         {"random_blocks(64, 54, 2, 3)", "causal & random_blocks(128, 27, 9, 1)",
+          "blocks(64x64, 50:1, 51:2, 51:3, 51:4, 51:5, 52:40, 53:52)", "window(100, 30) & strided(2)",
+          "causal & (prefix(70) | window(200, 0))", "causal & window(1000, -1) & window(-1, 5)",
+          "document(0*1000, 1*2400)", "per_head(window(300, 0), random_blocks(64, 54, 3, 1))"}) {
+        for (const bool explicit_positions : {false, true}) {
+            SCOPED_TRACE(text);
+            const Pattern pattern = patterns::parse(text);
+            Tensor allow(DType::boolean, {1, sizes.H, sizes.T, sizes.S});
+            for (std::int64_t n = 0; n < allow.elements(); ++n) {
+                const std::int64_t j = n % sizes.S;
+                const std::int64_t key = explicit_positions ? positions.as<std::int64_t>()[j] : j;
+                const std::int64_t query = n / sizes.S % sizes.T + sizes.S - sizes.T;
+                allow.as<std::uint8_t>()[n] = pattern.allows(0, n / sizes.S / sizes.T, query, key) ? 1 : 0;
+            }
+            Call sparse = this->call(sizes);
+            Call dense = this->call(sizes);
+            sparse.options.pattern = pattern;
+            dense.options.allow = std::as_const(allow);
+            if (explicit_positions) { sparse.options.key_positions = std::as_const(positions); }
+            sparse.both(context);
+            dense.both(context);
+            expect_near("out", sparse.out, dense.out, tolerance());
+            expect_near("lse", sparse.lse, dense.lse, tolerance());
+            expect_near("dq", sparse.dq, dense.dq, 10 * tolerance());
+            expect_near("dk", sparse.dk, dense.dk, 10 * tolerance());
+            expect_near("dv", sparse.dv, dense.dv, 10 * tolerance());
+            expect_near("weights", sparse.weights(context), dense.weights(context), tolerance());
+        }
+    }
+}
+
 }  // namespace
 }  // namespace heed::testing

@@ -104,6 +104,26 @@ TEST(InfiniAttention, IsTheFormula) {
     }
 }
 
+TEST(InfiniAttention, ReferenceOnDemandEqualsTheKernels) {
+    Context context(1);
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+        InfiniInputs in = filled({.B = 2, .H = 4, .G = 2, .T = 75, .D = 16, .E = 24});
+        in.narrow(dtype);
+        for (InfiniOptions o : option_list(in, 20)) {
+            InfiniMemory memory;
+            const Tensor got = in_calls(context, in, o, {7, 30}, memory);
+            o.local.kernel = "reference";
+            InfiniMemory expected_memory;
+            const Tensor expected = in_calls(context, in, o, {}, expected_memory);
+            EXPECT_LE(distance(got, expected), dtype == DType::f32 ? 1e-5 : 8e-3);
+            EXPECT_LE(distance(memory.m, expected_memory.m), 1e-5);
+            EXPECT_LE(distance(memory.z, expected_memory.z), 1e-5);
+            EXPECT_EQ(memory.segments, expected_memory.segments);
+            EXPECT_EQ(memory.pending, expected_memory.pending);
+        }
+    }
+}
+
 TEST(InfiniAttention, AnySplitIntoCallsIsTheSame) {
     Context context(1);
     for (const DType dtype : {DType::f64, DType::f32, DType::bf16}) {

@@ -331,6 +331,16 @@ TEST(LinearAttentionEdges, WrongCallsSayWhatIsWrong) {
                   linear_attend_backward(context, in.q, in.k, in.v, in.dout, {dq, dk, out, {}}, options);
               }),
               "[linear_attend_backward] feature_function.backward: expected a function, got none");
+    Tensor dv(DType::f32, in.v.shape());
+    Tensor ddecay(DType::f32, {4});
+    const auto learn = [&](const LinearAttentionOptions& options) {
+        return message_of([&] {
+            linear_attend_backward(context, in.q, in.k, in.v, in.dout, {.dq = dq, .dk = dk, .dv = dv, .ddecay = ddecay},
+                                   options);
+        });
+    };
+    EXPECT_EQ(learn({}), "[linear_attend_backward] ddecay: expected none without decay, got a tensor");
+    EXPECT_EQ(learn({.decay = in.decay}), "[linear_attend_backward] ddecay: expected [2], got [4]");
     // A state may be moved on in place, but not onto half of itself.
     Tensor longer(DType::f32, {3, 2, 3, 2});
     EXPECT_EQ(attempt({.normalise = false}, {longer.view().slice(0, 0, 2), {}}, {longer.view().slice(0, 1, 3), {}}),

@@ -1,3 +1,4 @@
+#include "base/dispatch.h"
 #include "unit/ops/linear_attention_testing.h"
 
 namespace heed {
@@ -232,9 +233,9 @@ TEST(LinearAttention, GradientsAreFiniteDifferences) {
             return sum;
         };
         const std::vector<std::pair<Tensor*, const Tensor*>> pairs = {
-            {&in.q, &r.dq}, {&in.k, &r.dk}, {&in.v, &r.dv}, {&in.s, &r.ds}, {&in.z, &r.dz}};
+            {&in.q, &r.dq}, {&in.k, &r.dk}, {&in.v, &r.dv}, {&in.s, &r.ds}, {&in.z, &r.dz}, {&in.decay, &r.ddecay}};
         for (std::size_t which = 0; which < pairs.size(); ++which) {
-            if (which == 4 && !v.normalise) { continue; }
+            if ((which == 4 && !v.normalise) || (which == 5 && !v.decayed)) { continue; }
             auto* x = pairs[which].first->as<double>();
             for (std::int64_t n = 0; n < pairs[which].first->elements(); ++n) {
                 const double kept = x[n];
@@ -248,6 +249,22 @@ TEST(LinearAttention, GradientsAreFiniteDifferences) {
                 EXPECT_NEAR(pairs[which].second->as<double>()[n], expected, 1e-6 * std::max(1.0, std::abs(expected)))
                     << v.name() << ", input " << which << " element " << n;
             }
+        }
+    }
+}
+
+TEST(LinearAttention, DecaysAtTheirEndsHaveGradients) {
+    Context context(1);
+    const Sizes size{.B = 2, .H = 2, .G = 2, .T = 70, .S = 70, .D = 16, .E = 16, .F = 16};
+    for (const double end : {0.0, 1.0}) {
+        Inputs in(size);
+        in.decay.as<double>()[1] = end;
+        const Results expected = run(context, in, {.form = LinearForm::quadratic}, true, true);
+        EXPECT_NE(expected.ddecay.as<double>()[1], 0);
+        expect_near(run(context, in, {.form = LinearForm::recurrent}, true, true), expected, 1e-12, "recurrent");
+        for (const std::int64_t chunk : {1, 23, 64}) {
+            expect_near(run(context, in.as(DType::f32), {.chunk = chunk}, true, true), expected, 2e-5,
+                        "chunks of " + std::to_string(chunk));
         }
     }
 }
@@ -286,7 +303,9 @@ TEST(LinearAttention, StateHandedOverEqualsTheWhole) {
                   Tensor(dtype, in.k.shape()),
                   Tensor(dtype, in.v.shape()),
                   Tensor(dtype, in.s.shape()),
-                  Tensor(dtype, in.z.shape())};
+                  Tensor(dtype, in.z.shape()),
+                  Tensor(dtype, in.decay.shape())};
+        Tensor ddecay(dtype, in.decay.shape());
         Tensor ds1(dtype, in.s.shape());
         Tensor dz1(dtype, in.z.shape());
         constexpr std::int64_t cut = 77;
@@ -299,12 +318,21 @@ TEST(LinearAttention, StateHandedOverEqualsTheWhole) {
             const LinearState initial = second ? LinearState{s1, z1} : LinearState{in.s, in.z};
             const LinearState dfinal = second ? LinearState{in.ds, in.dz} : LinearState{ds1, dz1};
             const MutableLinearState dinitial = second ? MutableLinearState{ds1, dz1} : MutableLinearState{r.ds, r.dz};
-            linear_attend_backward(
-                context, cut_of(in.q.view(), second), cut_of(in.k.view(), second), cut_of(in.v.view(), second),
-                cut_of(in.dout.view(), second),
-                {cut_of(r.dq.view(), second), cut_of(r.dk.view(), second), cut_of(r.dv.view(), second), dinitial},
-                options, initial, dfinal);
+            linear_attend_backward(context, cut_of(in.q.view(), second), cut_of(in.k.view(), second),
+                                   cut_of(in.v.view(), second), cut_of(in.dout.view(), second),
+                                   {.dq = cut_of(r.dq.view(), second),
+                                    .dk = cut_of(r.dk.view(), second),
+                                    .dv = cut_of(r.dv.view(), second),
+                                    .dinitial = dinitial,
+                                    .ddecay = second ? r.ddecay : ddecay},
+                                   options, initial, dfinal);
         }
+        // The decay serves both calls.
+        for (std::int64_t n = 0; n < ddecay.elements(); ++n) {
+            const double both = read_number(dtype, ddecay.data(), n) + read_number(dtype, r.ddecay.data(), n);
+            write_number(dtype, ddecay.data(), n, both);
+        }
+        EXPECT_LE(distance(ddecay, whole.ddecay), tolerance);
         EXPECT_LE(distance(r.dq, whole.dq), tolerance);
         EXPECT_LE(distance(r.dk, whole.dk), tolerance);
         EXPECT_LE(distance(r.dv, whole.dv), tolerance);

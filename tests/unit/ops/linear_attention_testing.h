@@ -83,10 +83,10 @@ struct Inputs {
 };
 
 struct Results {
-    Tensor out, s, z, dq, dk, dv, ds, dz;
+    Tensor out, s, z, dq, dk, dv, ds, dz, ddecay;
     std::vector<std::pair<std::string, const Tensor*>> all() const {
-        return {{"out", &out}, {"final s", &s}, {"final z", &z}, {"dq", &dq},
-                {"dk", &dk},   {"dv", &dv},     {"ds", &ds},     {"dz", &dz}};
+        return {{"out", &out}, {"final s", &s}, {"final z", &z}, {"dq", &dq},        {"dk", &dk},
+                {"dv", &dv},   {"ds", &ds},     {"dz", &dz},     {"ddecay", &ddecay}};
     }
 };
 
@@ -95,13 +95,15 @@ inline Results run(Context& context, const Inputs& in, LinearAttentionOptions op
     if (decayed) { options.decay = in.decay; }
     const DType wide = in.q.dtype() == DType::f64 ? DType::f64 : DType::f32;
     const auto zeros = [&](const Shape& shape) { return Tensor(wide, shape); };
-    Results r{zeros(in.dout.shape()), zeros(in.s.shape()), zeros(in.z.shape()), zeros(in.q.shape()),
-              zeros(in.k.shape()),    zeros(in.v.shape()), zeros(in.s.shape()), zeros(in.z.shape())};
+    Results r{zeros(in.dout.shape()), zeros(in.s.shape()), zeros(in.z.shape()),
+              zeros(in.q.shape()),    zeros(in.k.shape()), zeros(in.v.shape()),
+              zeros(in.s.shape()),    zeros(in.z.shape()), zeros(in.decay.shape())};
     LinearState initial;
     LinearState dfinal;
     MutableLinearState final{r.s, {}};
-    LinearAttentionGradients gradients{r.dq, r.dk, r.dv, {}};
+    LinearAttentionGradients gradients{.dq = r.dq, .dk = r.dk, .dv = r.dv};
     gradients.dinitial.s = r.ds;
+    if (decayed) { gradients.ddecay = r.ddecay; }
     if (state) { initial.s = in.s; }
     if (state) { dfinal.s = in.ds; }
     if (options.normalise) {

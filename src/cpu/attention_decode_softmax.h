@@ -1,0 +1,157 @@
+#pragma once
+#include "cpu/attention_pack.h"
+#include "cpu/kv_rows.h"
+
+#include <cmath>
+
+/// Decoding's steps 2 to 5: rows of a tile one by one, the lanes along the keys.
+
+namespace heed::cpu {
+
+template <class Isa>
+struct DecodeSoftmax {
+    static constexpr int L = Isa::lanes;
+    using S = Simd<Isa, L>;
+    static constexpr int most = 8;  ///< rows
+    /// Keys whose positions, mask and bias are looked up together.
+    static constexpr std::int64_t block_keys = pattern_keys;
+
+    struct Scratch {
+        RowTile* tile;
+        float* q;          ///< [8][key_stride], floats or pairs
+        float* sums;       ///< [8][value_stride]
+        float* add;        ///< [8][64] bias and mask
+        float* staging_k;  ///< [L] copies of rows
+        float* staging_v;
+
+        static std::size_t layout(const Call& call, char* memory, Scratch* to) {
+            Arena arena{memory};
+            const std::int64_t keys = round_up(call.head_size, L);
+            const std::int64_t values = round_up(call.value_size, L);
+            Scratch s{};
+            s.tile = arena.take<RowTile>(1);
+            s.q = arena.take<float>(static_cast<std::size_t>(most * keys));
+            s.sums = arena.take<float>(static_cast<std::size_t>(most * values));
+            s.add = arena.take<float>(static_cast<std::size_t>(most * block_keys));
+            s.staging_k = arena.take<float>(static_cast<std::size_t>(L * round_up(call.head_size, 16)));
+            s.staging_v = arena.take<float>(static_cast<std::size_t>(L * round_up(call.value_size, 16)));
+            if (to != nullptr) { *to = s; }
+            return arena.used;
+        }
+    };
+
+    struct Stream {
+        const Call& call;
+        const Sequence& s;
+        const Keys& keys;
+        const RowTile& tile;
+        const HeadRows& k;
+        const HeadRows& v;
+        const Scratch& scratch;
+        std::int64_t begin = 0, end = 0;
+        float largest[most]{};
+        F<L> sum[most]{};
+    };
+
+    /// What is known of a block of keys.
+    struct Block {
+        std::int32_t positions[block_keys];
+        bool mask = false;   ///< some row's window ends within
+        bool dense = false;  ///< scratch.add holds something
+    };
+
+    /// What becomes of L keys.
+    struct Group {
+        float k_scale[L];
+        float v_scale[L];
+        float weights[most][L];
+        std::int32_t seen[most][L];  ///< all bits where the row sees the key
+    };
+
+    /// Positions, mask and bias of a block. False where no row sees any of it.
+    static bool look_up(const Stream& stream, std::int64_t begin, std::int64_t count, Block& block) {
+        const Call& call = stream.call;
+        const RowTile& tile = stream.tile;
+        std::int32_t least = 0;
+        std::int32_t last = 0;
+        fill_key_positions(call, stream.s, stream.keys, begin, count, block.positions, least, last);
+        for (std::int64_t n = count; n < block_keys; ++n) { block.positions[n] = least; }
+        block.mask = false;
+        for (int r = 0; r < tile.rows; ++r) { block.mask = block.mask || least < tile.low[r] || last > tile.high[r]; }
+        PatternRun seen;
+        if (call.pattern && pattern_runs(call, stream.s, stream.keys, tile, begin, count, &seen) == 0) { return false; }
+        const bool pattern = call.pattern && seen.cover == Cover::some;
+        block.dense = call.bias.data != nullptr || call.allow.data != nullptr || pattern;
+        if (!block.dense) { return true; }
+        for (int r = 0; r < tile.rows; ++r) {
+            float* row = stream.scratch.add + r * block_keys;
+            dense_row<Isa>(call, tile, r, begin, count, row);
+            if (pattern) { hide_by_pattern(call, tile, stream.keys, r, begin, count, block.positions, row); }
+            for (std::int64_t n = count; n < block_keys; ++n) { row[n] = 0; }
+        }
+        return true;
+    }
+
+    /// Steps 1 to 5 of row r for the group that begins at key `at` of the block. True where something is hidden.
+    template <bool KeyScaled, bool ValueScaled>
+    static HEED_INLINE bool weigh(Stream& stream, const Block& block, std::int64_t at, std::int64_t count, int r,
+                                  Group& group) {
+        const Call& call = stream.call;
+        const RowTile& tile = stream.tile;
+        const F<L> hidden = S::all(negative_infinity);
+        F<L> x = S::load(group.weights[r]);
+        if constexpr (KeyScaled) { x *= S::load(group.k_scale); }
+        if (call.cap > 0) {
+            x = tanh<Isa, L>(x * S::all(call.inverse_cap)) * S::all(call.cap);
+        } else {
+            x *= S::all(call.factor);
+        }
+        const I<L> position = S::load(block.positions + at);
+        if (call.alibi) {
+            const F<L> away = __builtin_convertvector(S::all(tile.position[r]) - position, F<L>);
+            x -= S::all(tile.slope[r]) * S::max(away, -away);
+        }
+        if (block.dense) {
+            const F<L> more = S::load(stream.scratch.add + r * block_keys + at);
+            x = more == hidden ? hidden : x + more * S::all(1.44269504F);
+        }
+        if (block.mask) { x = (position >= S::all(tile.low[r])) & (position <= S::all(tile.high[r])) ? x : hidden; }
+        if (count < L) {
+            float lane[L];
+            S::store(lane, x);
+            for (std::int64_t n = count; n < L; ++n) { lane[n] = negative_infinity; }
+            x = S::load(lane);
+        }
+        x = S::rounded(x);
+        float& top = stream.largest[r];
+        if (!S::every(x <= S::all(top))) { raise(stream, x, r, top); }
+        const F<L> w = S::exp2(x - S::all(top == negative_infinity ? 0.0F : top));
+        stream.sum[r] += w;
+        if constexpr (ValueScaled) {
+            S::store(group.weights[r], w * S::load(group.v_scale));
+        } else {
+            S::store(group.weights[r], w);
+        }
+        if (!block.dense && !block.mask && count == L) { return false; }
+        const I<L> seen = x != hidden;
+        S::store(group.seen[r], seen);
+        return !S::every(seen);
+    }
+
+    /// A score above the largest so far: earlier sums shrink. NaN is passed over, as it is in the sums' own way.
+    static __attribute__((noinline)) void raise(Stream& stream, F<L> x, int r, float& top) {
+        float lane[L];
+        S::store(lane, x);
+        float now = top;
+        for (int n = 0; n < L; ++n) { now = lane[n] > now ? lane[n] : now; }
+        if (now == top) { return; }
+        const float shrink = top == negative_infinity ? 0.0F : exp2f(top - now);
+        top = now;
+        stream.sum[r] *= S::all(shrink);
+        const std::int64_t stride = round_up(stream.call.value_size, L);
+        float* sums = stream.scratch.sums + r * stride;
+        for (std::int64_t e = 0; e < stride; e += L) { S::store(sums + e, S::load(sums + e) * S::all(shrink)); }
+    }
+};
+
+}  // namespace heed::cpu

@@ -1,0 +1,51 @@
+#include "model/config_text.h"
+
+#include <heed/error.h>
+
+#include <set>
+#include <vector>
+
+namespace heed {
+namespace {
+
+using nlohmann::json;
+
+// A config.json has a few kilobytes; label lists of classifiers make the longest ones.
+constexpr std::size_t text_limit = std::size_t{16} << 20U;
+constexpr int depth_limit = 32;
+
+}  // namespace
+
+std::string shown(const json& value) {
+    constexpr std::size_t longest = 48;
+    std::string text = value.dump(-1, ' ', true, json::error_handler_t::replace);
+    if (text.size() > longest) { text = text.substr(0, longest) + "..."; }
+    return text;
+}
+
+json parse_config(std::string_view text, ConfigFailure fail) {
+    if (text.size() > text_limit) {
+        fail("json", "at most " + std::to_string(text_limit) + " bytes", std::to_string(text.size()));
+    }
+    // One set of keys for every open object, so that a key given twice does not silently win over itself.
+    std::vector<std::set<std::string>> open;
+    const auto watch = [&](int depth, json::parse_event_t event, json& parsed) {
+        if (depth > depth_limit) { fail("json", "at most " + std::to_string(depth_limit) + " levels", "more"); }
+        if (event == json::parse_event_t::object_start) { open.emplace_back(); }
+        if (event == json::parse_event_t::object_end) { open.pop_back(); }
+        if (event == json::parse_event_t::key && !open.back().insert(parsed.get<std::string>()).second) {
+            fail("json", "every key once", shown(parsed) + " twice");
+        }
+        return true;
+    };
+    json file;
+    try {
+        file = json::parse(text.begin(), text.end(), watch);
+    } catch (const json::parse_error& error) {
+        fail("json", "JSON text", "something else at byte " + std::to_string(error.byte));
+    } catch (const json::exception&) { fail("json", "JSON numbers that a double can hold", "a larger one"); }
+    if (!file.is_object()) { fail("json", "an object", shown(file)); }
+    return file;
+}
+
+}  // namespace heed
