@@ -25,8 +25,11 @@ class Axis:
         if log:
             self.low, self.high = math.floor(math.log2(low)), math.ceil(math.log2(high))
         else:
+            # Numbers of tokens end at a power of two, others at a round number.
+            power = high > 1 and math.log2(high) == int(math.log2(high))
             step = 10 ** math.floor(math.log10(high or 1))
-            self.low, self.high = low, step * math.ceil(high / step)
+            self.low, self.high = low, high if power else step * math.ceil(high / step)
+            self.parts = 4 if power else 5
         self.high = max(self.high, self.low + 1)
 
     def at(self, value):
@@ -37,7 +40,7 @@ class Axis:
         if self.log:
             step = max(1, (self.high - self.low) // 6)
             return [2.0**n for n in range(self.low, self.high + 1, step)]
-        return [self.low + (self.high - self.low) * n / 5 for n in range(6)]
+        return [self.low + (self.high - self.low) * n / self.parts for n in range(self.parts + 1)]
 
 
 def label(value):

@@ -48,7 +48,7 @@ std::vector<double> Axis::ticks(int n) const {
         const double first = std::ceil(std::log2(low) - 1e-9);
         const double last = std::floor(std::log2(high) + 1e-9);
         const double step = std::max(1.0, std::ceil((last - first) / n));
-        for (double power = first; power <= last; power += step) { result.push_back(std::exp2(power)); }
+        for (int tick = 0; first + tick * step <= last; ++tick) { result.push_back(std::exp2(first + tick * step)); }
         return result;
     }
     const double rough = (high - low) / n;
@@ -57,9 +57,8 @@ std::vector<double> Axis::ticks(int n) const {
     for (const double factor : {2.0, 5.0, 10.0}) {
         if (step < rough) { step = factor * power; }
     }
-    for (double x = std::ceil(low / step - 1e-9) * step; x <= high + step * 1e-9; x += step) {
-        result.push_back(std::abs(x) < step * 1e-9 ? 0 : x);
-    }
+    const double first = std::ceil(low / step - 1e-9);
+    for (int tick = 0; first + tick <= high / step + 1e-9; ++tick) { result.push_back((first + tick) * step); }
     return result;
 }
 

@@ -147,8 +147,14 @@ private:
             scored = adjust_scores<Isa, L>(call, tile, block, dense, scores, scratch.score.add, nullptr, scratch.now);
         }
         const bool careful = scored.partial && !values_finite<Isa, Product>(call, block);
-        weigh<Isa, L>(tile, block, scored, careful, scores, scratch.now, state, scratch.alpha);
-        if (call.drop || call.keep.data != nullptr) { drop<Isa, L>(call, tile, block, scores); }
+        const bool drops = call.drop || call.keep.data != nullptr;
+        const bool in_pairs = Product::depth_per_lane == 2 && !careful && !drops;
+        if (in_pairs) {
+            weigh_pairs<Isa, L>(tile, block, scored, scores, scratch.now, state, scratch.alpha, scratch.pairs);
+        } else {
+            weigh<Isa, L>(tile, block, scored, careful, scores, scratch.now, state, scratch.alpha);
+        }
+        if (drops) { drop<Isa, L>(call, tile, block, scores); }
         const Old old = scratch.fresh[t] ? Old::none : Old::scale;
         if (scratch.fresh[t] && careful) { clear_sums(z, scratch, t); }
         scratch.fresh[t] = false;
@@ -158,7 +164,7 @@ private:
         }
         const float* weights = scores;
         if constexpr (Product::depth_per_lane == 2) {
-            pair_weights<Isa, L>(tile, block, scores, scratch.pairs);
+            if (!in_pairs) { pair_weights<Isa, L>(tile, block, scores, scratch.pairs); }
             weights = scratch.pairs;
         }
         const auto span = [&](std::int64_t m, int count) {

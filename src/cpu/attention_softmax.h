@@ -68,6 +68,48 @@ void weigh(const RowTile& tile, const KeyBlock& block, const Scored& scored, boo
     }
 }
 
+/// The same for products of pairs: scores -> pairs[j / 2][row], the weights of keys j and j + 1 side by side as bf16,
+/// 0 where hidden. One pass instead of two.
+template <class Isa, int L>
+void weigh_pairs(const RowTile& tile, const KeyBlock& block, const Scored& scored, const float* scores,
+                 const float* largest, const RowState& state, float* alpha, float* pairs) {
+    using S = Simd<Isa, L>;
+    const std::int64_t stride = tile.lanes * tile.vectors;
+    std::int64_t seen_begin = 0;
+    std::int64_t seen_end = 0;
+    seen_keys(tile, block, seen_begin, seen_end);
+    const F<L> factor = S::all(scored.factor);
+    for (int n = 0; n < tile.vectors; ++n) {
+        const std::int64_t begin = larger<std::int64_t>(tile.some_begin[n], block.begin) - block.begin;
+        const std::int64_t end = smaller<std::int64_t>(tile.some_end[n], block.begin + block.count) - block.begin;
+        const F<L> before = S::load(state.largest + n * L);
+        const F<L> now = S::load(largest + n * L);
+        const F<L> base = now == S::all(negative_infinity) ? F<L>{} : now;
+        F<L> sum = {};
+        const auto weight = [&](std::int64_t j) {
+            const F<L> w = S::exp2(S::load(scores + j * stride + n * L) * factor - base);
+            sum += w;
+            return w;
+        };
+        const auto edge = [&](std::int64_t j) {
+            const F<L> a = j >= begin && j < end ? weight(j) : F<L>{};
+            const F<L> b = j + 1 >= begin && j + 1 < end ? weight(j + 1) : F<L>{};
+            S::store(pairs + j / 2 * stride + n * L, S::pair_bf16(a, b));
+        };
+        std::int64_t j = seen_begin / 2 * 2;
+        for (; j < begin && j < seen_end; j += 2) { edge(j); }
+        for (; j + 2 <= end; j += 2) {
+            const F<L> a = weight(j);
+            S::store(pairs + j / 2 * stride + n * L, S::pair_bf16(a, weight(j + 1)));
+        }
+        for (; j < seen_end; j += 2) { edge(j); }
+        const F<L> rescale = S::exp2(before - base);
+        S::store(alpha + n * L, rescale);
+        S::store(state.sum + n * L, S::load(state.sum + n * L) * rescale + sum);
+        S::store(state.largest + n * L, now);
+    }
+}
+
 /// The dropout words of key group `quad` (keys 4*quad .. 4*quad+3) for L rows: Philox4x32-10.
 template <class Isa, int L>
 HEED_INLINE void dropout_words(std::uint64_t seed, std::uint32_t offset, U<L> plane, U<L> row, std::uint32_t quad,
