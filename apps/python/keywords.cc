@@ -173,7 +173,7 @@ void read_keywords(const char* function, const nb::kwargs& keywords, std::span<c
         bool known = false;
         for (const auto& [own_name, slot] : own) {
             if (own_name == name) {
-                *slot = value;
+                if (value != Py_None) { *slot = value; }
                 known = true;
                 break;
             }

@@ -54,8 +54,8 @@ private:
     std::vector<Array> arrays_;
 };
 
-/// The function's own keywords go where `own` points, the others to attention's options. TypeError for a name that
-/// nobody knows.
+/// The function's own keywords go where `own` points, the others to attention's options; None is as good as not given.
+/// TypeError for a name that nobody knows.
 ///
 ///     const Own own[] = {{"out", &out}, {"lse", &lse}};
 ///     read_keywords("attend", keywords, own, &options);

@@ -110,8 +110,8 @@ nb::object linear_attend_backward_(nb::handle q, nb::handle k, nb::handle v, nb:
                                    const nb::kwargs& keywords) {
     LinearKeywords own("linear_attend_backward");
     const char* f = own.function;
-    nb::handle initial, dfinal, dinitial;
-    own.read(keywords, {{"initial", &initial}, {"dfinal", &dfinal}, {"dinitial", &dinitial}});
+    nb::handle initial, dfinal, dinitial, ddecay;
+    own.read(keywords, {{"initial", &initial}, {"dfinal", &dfinal}, {"dinitial", &dinitial}, {"ddecay", &ddecay}});
     const Array queries(f, "q", q);
     const Array keys(f, "k", k);
     const Array values(f, "v", v);
@@ -123,13 +123,14 @@ nb::object linear_attend_backward_(nb::handle q, nb::handle k, nb::handle v, nb:
     const Result rv = make_result(f, "dv", {}, q, values.dtype(), values.shape());
     const StateResults rstate(f, "dinitial", dinitial, q, queries, values, linear_states(own.options, keys.extent(1)),
                               own.features(queries), own.options.normalise);
-    const LinearAttentionGradients gradients{rq.view(), rk.view(), rv.view(), rstate.view()};
+    const Result rdecay = make_requested(f, "ddecay", ddecay, q, wide(queries.dtype()), own.options.decay.shape());
+    const LinearAttentionGradients gradients{rq.view(), rk.view(), rv.view(), rstate.view(), rdecay.view()};
     Context& team = choose_context(f, own.context);
     without_gil([&] {
         linear_attend_backward(team, queries, keys, values, upstream, gradients, own.options, before.view(),
                                after.view());
     });
-    return result_type("LinearGradients")(rq.object, rk.object, rv.object, rstate.object());
+    return result_type("LinearGradients")(rq.object, rk.object, rv.object, rstate.object(), rdecay.object);
 }
 
 }  // namespace
@@ -212,11 +213,11 @@ array([[[1., 1., 1.]]], dtype=float32))doc");
         nb::sig(
             "def linear_attend_backward(q: Array, k: ArrayLike, v: ArrayLike, dout: ArrayLike, *, " HEED_LINEAR_SHARED
             ", initial: tuple[ArrayLike, ArrayLike] | None = None, "
-            "dfinal: tuple[ArrayLike | None, ArrayLike | None] | None = None, dinitial: bool = False, " HEED_CONTEXT
-            ") -> LinearGradients"),
+            "dfinal: tuple[ArrayLike | None, ArrayLike | None] | None = None, dinitial: bool = False, ddecay: bool | "
+            "Array = False, " HEED_CONTEXT ") -> LinearGradients"),
         R"doc(Gradients of sum(dout * out) + sum(dfinal * final), for the options and initial state of the forward call.
 
-Returns a named tuple (dq, dk, dv, dinitial); dinitial, a heed.LinearState, on request.
+Returns a named tuple (dq, dk, dv, dinitial, ddecay); dinitial, a heed.LinearState, and ddecay on request.
 
 >>> x = numpy.ones((1, 1, 4, 2), dtype="float32")
 >>> heed.linear_attend_backward(x, x, x, x).dv.shape

@@ -193,6 +193,9 @@ def test_linear_attention_gradients_and_own_features(rng):
         }
         for name, (x, gradient) in named.items():
             assert np.allclose(gradient, difference(lambda y: run(**{name: y}), x, dout), atol=1e-6), name
+    decay = np.array([0.9, 0.4])
+    got = heed.linear_attend_backward(q, k, v, dout, decay=decay, ddecay=True)
+    assert np.allclose(got.ddecay, difference(lambda y: heed.linear_attend(q, k, v, decay=y), decay, dout), atol=1e-6)
     wider = heed.FeatureFunction(lambda x: np.concatenate([np.exp(x), np.exp(-x)]), size=6)
     mapped = [np.concatenate([np.exp(x), np.exp(-x)], -1) for x in (q, k)]
     assert np.allclose(heed.linear_attend(q, k, v, feature=wider), heed.linear_attend(*mapped, v, feature="identity"))

@@ -293,6 +293,8 @@ def test_gradcheck_of_the_others():
 
     assert gradcheck(linear, (q, k, v, s, z))
     assert gradcheck(lambda *x: ht.linear_attention(*x, normalise=False, causal=False), (q, k, v))
+    decay = torch.tensor([0.9, 0.4], dtype=torch.float64, requires_grad=True)
+    assert gradcheck(lambda q, k, v, decay: ht.linear_attention(q, k, v, decay=decay), (q, k, v, decay))
 
     def infini(q, k, v, gates, sinks):
         first, state = ht.infini_attention(q, k, v, gates, segment=2, sinks=sinks)

@@ -32,12 +32,13 @@ class LinearState(NamedTuple):
 
 
 class LinearGradients(NamedTuple):
-    """What linear_attend_backward returns; dinitial on request."""
+    """What linear_attend_backward returns; dinitial and ddecay on request."""
 
     dq: Any
     dk: Any
     dv: Any
     dinitial: Optional[LinearState] = None
+    ddecay: Optional[Any] = None
 
 
 class InfiniGradients(NamedTuple):

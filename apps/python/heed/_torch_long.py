@@ -38,10 +38,10 @@ def rope(x: torch.Tensor, table: RopeTable, *, positions: Any = None, first: int
 
 class LinearAttend(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, q, k, v, s, z, options):  # type: ignore[no-untyped-def]
+    def forward(ctx, q, k, v, s, z, decay, options):  # type: ignore[no-untyped-def]
         initial = None if s is None else LinearState(s, z)
-        out, final = _core.linear_attend(q, k, v, initial=initial, final=True, **options)
-        ctx.save_for_backward(q, k, v, s, z)
+        out, final = _core.linear_attend(q, k, v, initial=initial, final=True, decay=decay, **options)
+        ctx.save_for_backward(q, k, v, s, z, decay)
         ctx.options = options
         ctx.set_materialize_grads(False)
         return (out, final.s) if final.z is None else (out, final.s, final.z)
@@ -49,16 +49,27 @@ class LinearAttend(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx, dout, ds, dz=None):  # type: ignore[no-untyped-def]
-        q, k, v, s, z = ctx.saved_tensors
+        q, k, v, s, z, decay = ctx.saved_tensors
         if dout is None:
             shape = (q.shape[0], q.shape[1], q.shape[2], v.shape[3])
             dout = q.new_zeros(()).expand(shape)
-        needs_state = ctx.needs_input_grad[3] or ctx.needs_input_grad[4]
+        needs = ctx.needs_input_grad
+        initial = None if s is None else (s, z)
         g = _core.linear_attend_backward(
-            q, k, v, dout, initial=None if s is None else (s, z), dfinal=(ds, dz), dinitial=needs_state, **ctx.options
+            q,
+            k,
+            v,
+            dout,
+            initial=initial,
+            decay=decay,
+            dfinal=(ds, dz),
+            dinitial=needs[3] or needs[4],
+            ddecay=needs[5],
+            **ctx.options,
         )
-        dinitial = (g.dinitial.s, g.dinitial.z) if needs_state else (None, None)
-        return g.dq, g.dk, g.dv, *dinitial, None
+        dinitial = (None, None) if g.dinitial is None else (g.dinitial.s, g.dinitial.z)
+        ddecay = None if g.ddecay is None else g.ddecay.to(decay.dtype)
+        return g.dq, g.dk, g.dv, *dinitial, ddecay, None
 
 
 def linear_attention(
@@ -68,9 +79,10 @@ def linear_attention(
     *,
     initial: Optional[tuple[torch.Tensor, Optional[torch.Tensor]]] = None,
     final: bool = False,
+    decay: Any = None,
     **options: Any,
 ) -> Any:
-    """heed.linear_attend with gradients: of q, k, v and the initial state, and through the final one.
+    """heed.linear_attend with gradients: of q, k, v, decay and the initial state, and through the final one.
 
     q [B,H,T,D], k [B,G,S,D], v [B,G,S,E]; initial (s [B,N,F,E], z [B,N,F]); the options are heed.linear_attend's.
     Returns out [B,H,T,E], with final=True (out, state).
@@ -80,10 +92,11 @@ def linear_attention(
     >>> state.s.sum().backward()
     """
     s, z = (None, None) if initial is None else initial
-    if records_gradient(q, k, v, s, z):
-        out, *state = LinearAttend.apply(q, k, v, s, z, options)
+    decay = as_tensor(decay)
+    if records_gradient(q, k, v, s, z, decay):
+        out, *state = LinearAttend.apply(q, k, v, s, z, decay, options)
         return (out, LinearState(*state)) if final else out
-    return _core.linear_attend(q, k, v, initial=initial, final=final, **options)
+    return _core.linear_attend(q, k, v, initial=initial, final=final, decay=decay, **options)
 
 
 class InfiniState(NamedTuple):
