@@ -1,10 +1,8 @@
 #include "model/cache_state.h"
 #include "model/count.h"
 
-#include <bit>
-#include <limits>
-
 #include <sys/mman.h>
+#include <bit>
 
 namespace heed {
 namespace {
@@ -13,6 +11,8 @@ constexpr const char* function = "CachePool";
 
 void at_least(const char* argument, std::int64_t value, std::int64_t least) {
     if (value < least) { refuse(function, argument, std::to_string(least) + " or more", std::to_string(value)); }
+    // So that the product of any two of them still is a number.
+    if (value > std::int64_t{1} << 30) { refuse(function, argument, "at most 2^30", std::to_string(value)); }
 }
 
 void check_kind(const CacheConfig& c) {
@@ -66,9 +66,6 @@ CacheConfig checked(CacheConfig c) {
     at_least("page_size", c.page_size, 1);
     at_least("pages", c.pages, 0);
     at_least("pages_per_cache", c.pages_per_cache, 0);
-    constexpr std::int64_t most = std::numeric_limits<std::int32_t>::max();
-    if (c.page_size > most) { refuse(function, "page_size", "less than 2^31", std::to_string(c.page_size)); }
-    if (c.pages > most) { refuse(function, "pages", "less than 2^31", std::to_string(c.pages)); }
     check_positions(c);
     if (c.kind == CacheKind::linear) {
         at_least("features", c.features, 0);

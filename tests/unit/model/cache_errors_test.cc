@@ -21,8 +21,7 @@ TEST(CacheErrors, Configurations) {
     says(pool_error([](auto& c) { c.value_size = 0; }), "value_size: expected 1 or more, got 0");
     says(pool_error([](auto& c) { c.page_size = 0; }), "page_size: expected 1 or more, got 0");
     says(pool_error([](auto& c) { c.pages = -1; }), "pages: expected 0 or more, got -1");
-    says(pool_error([](auto& c) { c.pages = std::int64_t{1} << 31; }),
-         "pages: expected less than 2^31, got 2147483648");
+    says(pool_error([](auto& c) { c.pages = std::int64_t{1} << 31; }), "pages: expected at most 2^30, got 2147483648");
     says(pool_error([](auto& c) { c.pages_per_cache = -2; }), "pages_per_cache: expected 0 or more, got -2");
     says(pool_error([](auto& c) { c.kind = static_cast<CacheKind>(9); }),
          "kind: expected attention, latent, linear or infini, got 9");
@@ -58,10 +57,13 @@ TEST(CacheErrors, Configurations) {
     says(pool_error([](auto& c) { c.sinks = 2; }), "sinks: expected 0 but for slots with rope, got 2");
     says(pool_error([](auto& c) { c.rope = Rope{.size = 8}; }), "rope.size: expected 2 to 6, got 8");
     EXPECT_NE(pool_error([](auto& c) { c.rope = Rope{.size = 4, .theta = -1}; }), "");
-    EXPECT_NE(pool_error([](auto& c) { c.head_size = std::int64_t{1} << 61; }).find("63 bits"), std::string::npos);
+    says(pool_error([](auto& c) { c.head_size = std::int64_t{1} << 61; }),
+         "head_size: expected at most 2^30, got 2305843009213693952");
+    EXPECT_NE(pool_error([](auto& c) { c.head_size = c.kv_heads = std::int64_t{1} << 30; }).find("63 bits"),
+              std::string::npos);
     EXPECT_NE(error_text([] {
                   CacheConfig config = small_config();
-                  config.layers = config.head_size = std::int64_t{1} << 40;
+                  config.layers = config.kv_heads = config.head_size = std::int64_t{1} << 30;
                   (void)cache_bytes_per_token(config);
               }).find("[cache_bytes_per_token] config"),
               std::string::npos);
