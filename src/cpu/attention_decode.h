@@ -66,11 +66,13 @@ private:
                 case KvStorage::f32: return function.template operator()<FloatRows, FloatRows, false>();
                 case KvStorage::bf16:
 #if defined(__AVX512BF16__)
-                    if (call.q.dtype == DType::bf16 && call.head_size % (2 * L) == 0) {
-                        return function.template operator()<PairRows, Bf16Rows, false>();
+                    if (call.q.dtype == DType::bf16 && call.head_size % (2 * L) == 0 &&
+                        call.value_size % WovenRows::columns == 0) {
+                        return function.template operator()<PairRows, WovenRows, false>();
                     }
 #endif
                     return function.template operator()<Bf16Rows, Bf16Rows, false>();
+                case KvStorage::f16: return function.template operator()<HalfRows, HalfRows, false>();
                 case KvStorage::i8: return function.template operator()<ByteRows, ByteRows, false>();
                 default: break;
             }
@@ -143,13 +145,27 @@ private:
                 waiting = true;
                 partial = false;
                 for (int r = 0; r < stream.tile.rows; ++r) {
-                    partial = Softmax::template weigh<KeyRows::scaled, ValueRows::scaled>(stream, block, j - from,
-                                                                                          count, r, group) ||
+                    partial = Softmax::template weigh<KeyRows, ValueRows>(stream, block, j - from, count, r, group) ||
                               partial;
                 }
             }
         }
         add(groups[turn ^ 1]);
+        if constexpr (ValueRows::Product::depth_per_lane == 2) { put_in_order<ValueRows>(stream); }
+    }
+
+    /// The sums of woven values, column after column.
+    template <class ValueRows>
+    static void put_in_order(const Stream& stream) {
+        const std::int64_t stride = round_up(stream.call.value_size, L);
+        for (int r = 0; r < stream.tile.rows; ++r) {
+            for (std::int64_t first = 0; first < stride; first += ValueRows::columns) {
+                float* sums = stream.scratch.sums + r * stride + first;
+                float ordered[ValueRows::columns];
+                for (int c = 0; c < ValueRows::columns; ++c) { ordered[c] = sums[ValueRows::place(c)]; }
+                __builtin_memcpy(sums, ordered, sizeof(ordered));
+            }
+        }
     }
 
     /// weights[r][n] = q_r . k_n. One key after the other, each from end to end: the order in which the hardware
@@ -241,17 +257,27 @@ private:
             HEED_UNROLL
             for (int n = 0; n < NV; ++n) { sum[r][n] = S::load(sums + r * stride + (first + n) * L); }
         }
-        for (std::int64_t j = 0; j < L; ++j) {
+        using Product = typename ValueRows::Product;
+        constexpr bool woven = Product::depth_per_lane == 2;
+        for (std::int64_t j = 0; j < L; j += Product::depth_per_lane) {
             const char* value = v.first + j * v.step;
             F<L> w[R];
             HEED_UNROLL
-            for (int r = 0; r < R; ++r) { w[r] = S::all(group.weights[row + r][j]); }
+            for (int r = 0; r < R; ++r) {
+                w[r] = S::all(woven ? group.pairs[row + r][j / 2] : group.weights[row + r][j]);
+            }
             HEED_UNROLL
             for (int n = 0; n < NV; ++n) {
                 if (row == 0) { fetch<ValueRows>(value, v.step, (first + n) * L); }
-                const F<L> x = S::rounded(ValueRows::template load<Isa, L>(value, (first + n) * L));
+                F<L> x;
+                if constexpr (woven) {
+                    if (row == 0) { fetch<ValueRows>(value + v.step, v.step, (first + n) * L); }
+                    x = S::rounded(ValueRows::template load_pair<Isa, L>(value, value + v.step, first + n));
+                } else {
+                    x = S::rounded(ValueRows::template load<Isa, L>(value, (first + n) * L));
+                }
                 HEED_UNROLL
-                for (int r = 0; r < R; ++r) { sum[r][n] += w[r] * x; }
+                for (int r = 0; r < R; ++r) { sum[r][n] = Product::template add<Isa, L>(sum[r][n], x, w[r]); }
             }
         }
         HEED_UNROLL
@@ -282,10 +308,15 @@ private:
             float* sums = stream.scratch.sums + r * stride;
             for (int j = 0; j < L; ++j) {
                 if (group.seen[r][j] == 0) { continue; }
-                const F<L> w = S::all(group.weights[r][j]);
+                const char* value = v.first + j * v.step;
+                const float w = group.weights[r][j];
+                if constexpr (ValueRows::Product::depth_per_lane == 2) {
+                    const auto* words = reinterpret_cast<const std::uint16_t*>(value);
+                    for (std::int64_t e = 0; e < stride; ++e) { sums[ValueRows::place(e)] += w * widen_bf16(words[e]); }
+                    continue;
+                }
                 for (std::int64_t e = 0; e < stride; e += L) {
-                    const F<L> x = ValueRows::template load<Isa, L>(v.first + j * v.step, e);
-                    S::store(sums + e, S::load(sums + e) + w * x);
+                    S::store(sums + e, S::load(sums + e) + S::all(w) * ValueRows::template load<Isa, L>(value, e));
                 }
             }
         }

@@ -65,6 +65,7 @@ struct DecodeSoftmax {
         float k_scale[L];
         float v_scale[L];
         float weights[most][L];
+        float pairs[most][L / 2];    ///< the weights as pairs of bf16, where values are woven
         std::int32_t seen[most][L];  ///< all bits where the row sees the key
     };
 
@@ -93,14 +94,14 @@ struct DecodeSoftmax {
     }
 
     /// Steps 1 to 5 of row r for the group that begins at key `at` of the block. True where something is hidden.
-    template <bool KeyScaled, bool ValueScaled>
+    template <class KeyRows, class ValueRows>
     static HEED_INLINE bool weigh(Stream& stream, const Block& block, std::int64_t at, std::int64_t count, int r,
                                   Group& group) {
         const Call& call = stream.call;
         const RowTile& tile = stream.tile;
         const F<L> hidden = S::all(negative_infinity);
         F<L> x = S::load(group.weights[r]);
-        if constexpr (KeyScaled) { x *= S::load(group.k_scale); }
+        if constexpr (KeyRows::scaled) { x *= S::load(group.k_scale); }
         if (call.cap > 0) {
             x = tanh<Isa, L>(x * S::all(call.inverse_cap)) * S::all(call.cap);
         } else {
@@ -127,11 +128,12 @@ struct DecodeSoftmax {
         if (!S::every(x <= S::all(top))) { raise(stream, x, r, top); }
         const F<L> w = S::exp2(x - S::all(top == negative_infinity ? 0.0F : top));
         stream.sum[r] += w;
-        if constexpr (ValueScaled) {
+        if constexpr (ValueRows::scaled) {
             S::store(group.weights[r], w * S::load(group.v_scale));
         } else {
             S::store(group.weights[r], w);
         }
+        if constexpr (ValueRows::Product::depth_per_lane == 2) { S::store_bf16(group.pairs[r], w); }
         if (!block.dense && !block.mask && count == L) { return false; }
         const I<L> seen = x != hidden;
         S::store(group.seen[r], seen);

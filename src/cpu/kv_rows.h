@@ -171,6 +171,30 @@ struct Bf16Rows {
     }
 };
 
+struct HalfRows {
+    using Product = FloatProduct;
+    static constexpr int bytes = 2;
+    static constexpr int ahead = 16;
+    static constexpr bool scaled = false;
+    template <class Isa, int L>
+    static HEED_INLINE F<L> load(const char* row, std::int64_t c) {
+#if defined(__AVX512F__)
+        if constexpr (L == 16) {
+            return F<L>(_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(row + 2 * c))));
+        }
+#endif
+#if defined(__F16C__)
+        if constexpr (L == 8) {
+            return F<L>(_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(row + 2 * c))));
+        }
+#endif
+        float lane[L];
+        const auto* words = reinterpret_cast<const std::uint16_t*>(row) + c;
+        for (int n = 0; n < L; ++n) { lane[n] = widen_f16(words[n]); }
+        return Simd<Isa, L>::load(lane);
+    }
+};
+
 struct ByteRows {
     using Product = FloatProduct;
     static constexpr int bytes = 1;   ///< of a column
@@ -201,6 +225,27 @@ struct ByteRows {
 struct PairRows : FloatRows {
     using Product = Bf16Product;
     static constexpr int ahead = 16;
+};
+
+/// Values of two keys at a time as pairs of bf16. Weaving them within quarters of a register is cheap, and leaves their
+/// columns in an order of its own.
+struct WovenRows : Bf16Rows {
+    using Product = Bf16Product;
+    static constexpr int columns = 32;  ///< that are woven together
+
+    /// Vector n, of 16 columns, of rows a and b.
+    template <class Isa, int L>
+    static HEED_INLINE F<L> load_pair(const char* a, const char* b, std::int64_t n) {
+        static_assert(L == 16);
+        const __m512i x = _mm512_loadu_si512(a + n / 2 * 64);
+        const __m512i y = _mm512_loadu_si512(b + n / 2 * 64);
+        return F<L>(n % 2 == 0 ? _mm512_unpacklo_epi16(x, y) : _mm512_unpackhi_epi16(x, y));
+    }
+    /// Where the sum of column c lies.
+    static HEED_INLINE std::int64_t place(std::int64_t c) {
+        const std::int64_t within = c % columns;
+        return c - within + within % 8 / 4 * 16 + within / 8 * 4 + within % 4;
+    }
 };
 #endif
 

@@ -157,6 +157,14 @@ struct Simd {
         return V(round(a) | round(b) << 16);
     }
 
+#if defined(__AVX512BF16__)
+    /// Lanes 2n and 2n + 1 rounded to bf16 side by side in to[n].
+    static HEED_INLINE void store_bf16(float* to, V v) requires(L == 16) {
+        const __m256bh words = _mm512_cvtneps_pbh(__m512(v));
+        __builtin_memcpy(to, &words, sizeof(words));
+    }
+#endif
+
     /// Are all lanes of a comparison true?
     static HEED_INLINE bool every(W mask) {
 #if defined(__AVX512DQ__)
