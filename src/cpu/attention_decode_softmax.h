@@ -12,7 +12,7 @@ template <class Isa>
 struct DecodeSoftmax {
     static constexpr int L = Isa::lanes;
     using S = Simd<Isa, L>;
-    static constexpr int most = 8;  ///< rows
+    static constexpr int most = decode_rows;
     /// Keys whose positions, mask and bias are looked up together.
     static constexpr std::int64_t block_keys = pattern_keys;
 
