@@ -182,7 +182,7 @@ Split split_forward(const Call& c, const Sequence& s) {
     constexpr std::int64_t least_keys = 512;
     const std::int64_t tasks = split.row_blocks * c.kv_heads;
     // Not for a prompt that goes into a cache: in whatever chunks of whole tiles it comes, its bits are the same.
-    const bool may_cut = c.pages == nullptr || split.tile_rows <= decode_rows;
+    const bool may_cut = c.pages == nullptr || rows < most_rows;
     if (may_cut && tasks < enough_tasks && s.keys >= 2 * least_keys) {
         split.key_parts = std::min((enough_tasks + tasks - 1) / tasks, s.keys / least_keys);
     }

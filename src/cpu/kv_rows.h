@@ -42,11 +42,18 @@ struct HeadRows {
     HEED_INLINE std::int64_t element_bytes() const {
         return storage == KvStorage::f32 ? 4 : storage == KvStorage::i8 ? 1 : 2;
     }
-    /// Do rows [begin, begin + count) follow one another?
+    /// Do rows [begin, begin + count) follow one another? Pages that were taken one after the other do.
     HEED_INLINE bool is_run(std::int64_t begin, std::int64_t count) const {
         if (table == nullptr) { return true; }
         const auto size = static_cast<std::uint32_t>(page_size);
-        return static_cast<std::uint32_t>(begin) / size == static_cast<std::uint32_t>(begin + count - 1) / size;
+        const std::uint32_t first_page = static_cast<std::uint32_t>(begin) / size;
+        const std::uint32_t last_page = static_cast<std::uint32_t>(begin + count - 1) / size;
+        if (first_page == last_page) { return true; }
+        bool follow = page_bytes == page_size * row_bytes && page_scales == page_size * row_scales;
+        for (std::uint32_t page = first_page; page < last_page; ++page) {
+            follow = follow && table[page + 1] == table[page] + 1;
+        }
+        return follow;
     }
     struct Found {
         const char* data;
