@@ -169,7 +169,7 @@ private:
     }
 
     /// weights[r][n] = q_r . k_n. One key after the other, each from end to end: the order in which the hardware
-    /// fetches ahead. Two keys at once would share what is loaded of q, but came out at half the speed.
+    /// fetches ahead. Two keys at once would share what is loaded of q, but came out at two thirds of the speed.
     template <class KeyRows, int R>
     static HEED_INLINE void scores(const Stream& stream, const RowRun& k, Group& group) {
         constexpr int rows = smaller(R, L);

@@ -263,8 +263,8 @@ struct RowRun {
 };
 
 /// L rows from row j on, where they lie; or copied: as floats where they cannot be read as whole vectors, as they
-/// are where a page, or the keys, end among them. A list of L pointers would need no copies, but when the
-/// address comes out of memory Zen 4 fetches less far ahead: 11 instead of 18 GB/s.
+/// are where a page, or the keys, end among them. A list of L pointers would need no copies, but reading
+/// through one gave 11 instead of 18 GB/s on Zen 4.
 template <class Isa, int L, bool Staged>
 HEED_INLINE RowRun find_rows(const HeadRows& rows, std::int64_t columns, std::int64_t j, std::int64_t count,
                              float* staging, float* scales) {
