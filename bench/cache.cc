@@ -7,10 +7,8 @@
 //   heed_bench_cache prefill [--threads N]    a prompt through a cache against the same from tensors
 //   heed_bench_cache all     [--threads N]
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <functional>
-#include <limits>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -19,6 +17,7 @@
 #include <heed/cache.h>
 
 #include "limits.h"
+#include "rounds.h"
 
 namespace {
 
@@ -29,33 +28,11 @@ using heed::CacheStorage;
 using heed::Context;
 using heed::DType;
 using heed::Tensor;
+using heed::bench::best_of;
+using heed::bench::random_tensor;
 
 constexpr int rounds = 25;
 constexpr std::int64_t heads = 32, groups = 8, size = 128;
-
-Tensor filled(const heed::Shape& shape, unsigned seed) {
-    Tensor tensor(DType::f32, shape);
-    std::uint32_t state = seed * 2654435761U + 1;
-    for (std::int64_t n = 0; n < tensor.elements(); ++n) {
-        state = state * 1664525U + 1013904223U;
-        tensor.as<float>()[n] = static_cast<float>(state >> 8) * 0x1p-23F - 1;
-    }
-    return tensor;
-}
-
-/// The best of some rounds in which every body runs in turn, so that a change of the machine's speed meets all alike.
-std::vector<double> interleaved(const std::vector<std::function<void()>>& bodies) {
-    std::vector<double> best(bodies.size(), std::numeric_limits<double>::infinity());
-    for (int round = 0; round < rounds; ++round) {
-        for (std::size_t n = 0; n < bodies.size(); ++n) {
-            const auto start = std::chrono::steady_clock::now();
-            bodies[n]();
-            const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
-            best[n] = std::min(best[n], took.count());
-        }
-    }
-    return best;
-}
 
 CacheConfig config(std::int64_t length, std::int64_t page_size, CacheStorage storage) {
     return {.layers = 1,
@@ -75,8 +52,8 @@ struct Filled {
         constexpr std::int64_t chunk = 4096;
         for (std::int64_t at = 0; at < length; at += chunk) {
             const std::int64_t count = std::min(chunk, length - at);
-            const Tensor k = filled({1, c.kv_heads, count, c.head_size}, static_cast<unsigned>(at) + 1);
-            const Tensor v = filled({1, c.kv_heads, count, c.value_size}, static_cast<unsigned>(at) + 2);
+            const Tensor k = random_tensor({1, c.kv_heads, count, c.head_size}, static_cast<unsigned>(at) + 1);
+            const Tensor v = random_tensor({1, c.kv_heads, count, c.value_size}, static_cast<unsigned>(at) + 2);
             const bool latent = c.kind == heed::CacheKind::latent;
             heed::cache_append(context, {.caches = {&cache}}, k, latent ? heed::View() : v);
         }
@@ -85,9 +62,9 @@ struct Filled {
 
 /// One decoding step of one sequence: a token in, one out.
 struct Step {
-    Tensor q, k = filled({1, groups, 1, size}, 2), v = filled({1, groups, 1, size}, 3), out;
+    Tensor q, k = random_tensor({1, groups, 1, size}, 2), v = random_tensor({1, groups, 1, size}, 3), out;
     explicit Step(std::int64_t query_heads = heads)
-        : q(filled({1, query_heads, 1, size}, 1)), out(DType::f32, {1, query_heads, 1, size}) {}
+        : q(random_tensor({1, query_heads, 1, size}, 1)), out(DType::f32, {1, query_heads, 1, size}) {}
     void operator()(Context& context, Cache& cache) {
         const std::int64_t length = cache.length();
         heed::cached_attend(context, {.caches = {&cache}}, q, k, v, out, {.causal = true});
@@ -119,7 +96,7 @@ void pages(Context& context) {
         caches.push_back(std::make_unique<Filled>(context, config(length, page_size, CacheStorage::f32), length));
         bodies.push_back([&, n = caches.size() - 1] { step(context, caches[n]->cache); });
     }
-    const std::vector<double> seconds = interleaved(bodies);
+    const std::vector<double> seconds = best_of(rounds, bodies);
     std::printf("%12s %10s %10s %14s\n", "page", "ms", "GB/s", "of contiguous");
     for (std::size_t n = 0; n < bodies.size(); ++n) {
         std::printf("%12s %10.3f %10.2f %13.3fx\n", n == 0 ? "contiguous" : std::to_string(sizes[n]).c_str(),
@@ -143,7 +120,7 @@ void storage(Context& context) {
         for (const auto& each : caches) {
             bodies.push_back([&] { step(context, each->cache); });
         }
-        const std::vector<double> seconds = interleaved(bodies);
+        const std::vector<double> seconds = best_of(rounds, bodies);
         std::printf("%12s %10s %10s %10s %14s\n", "storage", "MB", "ms", "GB/s", "faster");
         for (std::size_t n = 0; n < bodies.size(); ++n) {
             const double bytes = gigabytes(caches[n]->cache);
@@ -162,13 +139,14 @@ void prefix(Context& context) {
     heed::CacheBatch batch;
     for (std::int64_t n = 0; n < sequences; ++n) { caches.push_back(root.cache.fork()); }
     for (Cache& cache : caches) { batch.caches.push_back(&cache); }
-    const Tensor more = filled({1, groups, sequences * own, size}, 5);
+    const Tensor more = random_tensor({1, groups, sequences * own, size}, 5);
     heed::cache_append(context, batch, more, more);
     for (const std::int64_t query_heads : {groups, heads}) {
         head_line(context, query_heads == groups
                                ? "16 sequences on a prefix of 8,192 keys, 64 of their own, 8 heads of 128, f32"
                                : "16 sequences on a prefix of 8,192 keys, 64 of their own, 32 heads on 8 of 128, f32");
-        const Tensor q = filled({1, query_heads, sequences, size}, 1), k = filled({1, groups, sequences, size}, 2);
+        const Tensor q = random_tensor({1, query_heads, sequences, size}, 1),
+                     k = random_tensor({1, groups, sequences, size}, 2);
         Tensor out(DType::f32, {1, query_heads, sequences, size});
         const auto step = [&](heed::SharedPrefix share) {
             batch.share = share;
@@ -176,7 +154,7 @@ void prefix(Context& context) {
             for (Cache& cache : caches) { cache.truncate(length + own); }
         };
         const std::vector<double> seconds =
-            interleaved({[&] { step(heed::SharedPrefix::never); }, [&] { step(heed::SharedPrefix::automatic); }});
+            best_of(rounds, {[&] { step(heed::SharedPrefix::never); }, [&] { step(heed::SharedPrefix::automatic); }});
         std::printf("%12s %10.3f ms\n%12s %10.3f ms %9.2fx\n", "each", seconds[0] * 1e3, "once", seconds[1] * 1e3,
                     seconds[0] / seconds[1]);
     }
@@ -186,8 +164,10 @@ void mla(Context& context) {
     constexpr std::int64_t latent = 512, plain = 128, rotary = 64, value = 128, length = 32768;
     for (const std::int64_t mla_heads : {1, 4, 16, 128}) {
         head_line(context, "Absorbed MLA over 32,768 latents, r 512, p 64");
-        const Tensor up_key = filled({mla_heads, plain, latent}, 1), up_value = filled({mla_heads, value, latent}, 2);
-        const Tensor q = filled({1, mla_heads, 1, plain + rotary}, 3), row = filled({1, 1, 1, latent + rotary}, 4);
+        const Tensor up_key = random_tensor({mla_heads, plain, latent}, 1),
+                     up_value = random_tensor({mla_heads, value, latent}, 2);
+        const Tensor q = random_tensor({1, mla_heads, 1, plain + rotary}, 3),
+                     row = random_tensor({1, 1, 1, latent + rotary}, 4);
         Tensor out(DType::f32, {1, mla_heads, 1, value});
         std::vector<std::unique_ptr<Filled>> caches;
         std::vector<std::function<void()>> bodies;
@@ -205,7 +185,7 @@ void mla(Context& context) {
                 caches[n]->cache.truncate(length);
             });
         }
-        const std::vector<double> seconds = interleaved(bodies);
+        const std::vector<double> seconds = best_of(rounds, bodies);
         const double peak = heed::bench::peak_gflops(DType::f32, context.threads(), 0.2);
         std::printf("%4d heads %10s %10s %16s %14s %10s\n", static_cast<int>(mla_heads), "MB", "ms", "of reading them",
                     "GFLOP/s", "of peak");
@@ -223,8 +203,8 @@ void mla(Context& context) {
 void prefill(Context& context) {
     constexpr std::int64_t length = 2048;
     head_line(context, "A prompt of 2,048 tokens, 32 heads on 8 of 128, causal, f32");
-    const Tensor q = filled({1, heads, length, size}, 1), k = filled({1, groups, length, size}, 2),
-                 v = filled({1, groups, length, size}, 3);
+    const Tensor q = random_tensor({1, heads, length, size}, 1), k = random_tensor({1, groups, length, size}, 2),
+                 v = random_tensor({1, groups, length, size}, 3);
     Tensor out(DType::f32, q.shape());
     std::vector<std::unique_ptr<CachePool>> pools;
     std::vector<std::function<void()>> bodies;
@@ -237,7 +217,7 @@ void prefill(Context& context) {
             heed::cached_attend(context, {.caches = {&cache}}, q, k, v, out, {.causal = true});
         });
     }
-    const std::vector<double> seconds = interleaved(bodies);
+    const std::vector<double> seconds = best_of(rounds, bodies);
     std::printf("%12s %10.2f ms\n", "tensors", seconds[0] * 1e3);
     for (std::size_t n = 1; n < bodies.size(); ++n) {
         std::printf("%12s %10.2f ms %9.3fx\n", std::string(name_of(storages[n - 1])).c_str(), seconds[n] * 1e3,

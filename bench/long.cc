@@ -7,7 +7,6 @@
 #include <cmath>
 #include <cstdio>
 #include <cstring>
-#include <random>
 #include <stdexcept>
 
 namespace heed::bench {
@@ -50,14 +49,6 @@ LongRow with_bar(LongRow row, const std::string& name, double value, double bar,
     row.bar = name + (at_most ? " <= " : " >= ") + number;
     row.met = at_most ? value <= bar : value >= bar;
     return row;
-}
-
-Tensor random_tensor(const Shape& shape, unsigned seed, DType dtype) {
-    Tensor tensor = Tensor::uninitialised(DType::f32, shape);
-    std::minstd_rand generator(seed);
-    std::uniform_real_distribution<float> draw(-1, 1);
-    for (std::int64_t n = 0; n < tensor.elements(); ++n) { tensor.as<float>()[n] = draw(generator); }
-    return dtype == DType::f32 ? std::move(tensor) : tensor.to(dtype);
 }
 
 std::vector<std::vector<double>> interleaved(const LongSettings& settings,

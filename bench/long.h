@@ -7,7 +7,8 @@
 #include <vector>
 
 #include <heed/context.h>
-#include <heed/tensor.h>
+
+#include "rounds.h"
 
 namespace heed::bench {
 
@@ -30,8 +31,6 @@ void print(const LongRow& row);
 
 /// `name` of the figure at most (at least) `bar`.
 LongRow with_bar(LongRow row, const std::string& name, double value, double bar, bool at_most);
-
-Tensor random_tensor(const Shape& shape, unsigned seed, DType dtype = DType::f32);
 
 /// Seconds of one call of each body, [body][round]. In each round every body runs in turn, from a different one on,
 /// repeated until it takes a few milliseconds: a change of the machine's speed meets all alike.

@@ -1,9 +1,7 @@
 // heed_bench_operations matmul [--threads N]: the matrix product against oneDNN and the peak, in the same rounds.
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <functional>
-#include <limits>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -13,6 +11,7 @@
 
 #include "limits.h"
 #include "matmul.h"
+#include "rounds.h"
 
 namespace {
 
@@ -20,32 +19,10 @@ using heed::Context;
 using heed::DType;
 using heed::Tensor;
 using heed::View;
+using heed::bench::best_of;
+using heed::bench::random_tensor;
 
 constexpr int rounds = 7;
-
-Tensor filled(const heed::Shape& shape, unsigned seed) {
-    Tensor tensor(DType::f32, shape);
-    std::uint32_t state = seed * 2654435761U + 1;
-    for (std::int64_t n = 0; n < tensor.elements(); ++n) {
-        state = state * 1664525U + 1013904223U;
-        tensor.as<float>()[n] = static_cast<float>(state >> 8) * 0x1p-23F - 1;
-    }
-    return tensor;
-}
-
-/// The best of some rounds in which every body runs in turn, so that a change of the machine's speed meets all alike.
-std::vector<double> interleaved(const std::vector<std::function<void()>>& bodies) {
-    std::vector<double> best(bodies.size(), std::numeric_limits<double>::infinity());
-    for (int round = 0; round < rounds; ++round) {
-        for (std::size_t n = 0; n < bodies.size(); ++n) {
-            const auto start = std::chrono::steady_clock::now();
-            bodies[n]();
-            const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
-            best[n] = std::min(best[n], took.count());
-        }
-    }
-    return best;
-}
 
 void products(Context& context) {
     struct Case {
@@ -59,23 +36,24 @@ void products(Context& context) {
     for (const Case& c : {Case{1024, 1024, 1024, false}, Case{1024, 1024, 1024, true}, Case{2048, 128, 512, true},
                           Case{128, 512, 2048, false}, Case{64, 512, 128, false}, Case{20, 64, 64, false},
                           Case{4, 4096, 4096, true}, Case{1, 4096, 4096, false}, Case{1, 4096, 4096, true}}) {
-        const Tensor a = filled({c.rows, c.depth}, 1), b = filled({c.depth, c.columns}, 2);
+        const Tensor a = random_tensor({c.rows, c.depth}, 1), b = random_tensor({c.depth, c.columns}, 2);
         Tensor ours(DType::f32, {c.rows, c.columns}), theirs(DType::f32, {c.rows, c.columns});
         const View right = c.transposed ? View(b.as<float>(), {c.depth, c.columns}, {1, c.depth}) : b.view();
         const double operations = 2.0 * static_cast<double>(c.rows * c.columns) * static_cast<double>(c.depth);
         const int repeats = std::max(1, static_cast<int>(2e8 / operations));
-        const std::vector<double> seconds = interleaved(
-            {[&] {
-                 for (int n = 0; n < repeats; ++n) { heed::matmul(context, a, right, ours); }
-             },
-             [&] {
-                 for (int n = 0; n < repeats; ++n) {
-                     heed::bench::matmul(heed::bench::Transpose::no,
+        const std::vector<double> seconds =
+            best_of(rounds, {[&] {
+                                 for (int n = 0; n < repeats; ++n) { heed::matmul(context, a, right, ours); }
+                             },
+                             [&] {
+                                 for (int n = 0; n < repeats; ++n) {
+                                     heed::bench::matmul(
+                                         heed::bench::Transpose::no,
                                          c.transposed ? heed::bench::Transpose::yes : heed::bench::Transpose::no,
                                          c.rows, c.columns, c.depth, 1, a.as<float>(), c.depth, b.as<float>(),
                                          c.transposed ? c.depth : c.columns, 0, theirs.as<float>(), c.columns);
-                 }
-             }});
+                                 }
+                             }});
         const double rate = operations * repeats / seconds[0] * 1e-9;
         std::printf("%5ld x %5ld x %5ld %-8s %12.1f %12.1f %9.2fx %9.1f%%\n", c.rows, c.columns, c.depth,
                     c.transposed ? "(b^T)" : "", rate, operations * repeats / seconds[1] * 1e-9,

@@ -86,6 +86,11 @@ struct Result {
     explicit operator bool() const { return static_cast<bool>(array); }
 };
 
+/// out, or (out, lse) where lse was asked for.
+inline nb::object with_lse(const Result& out, const Result& lse) {
+    return lse ? nb::make_tuple(out.object, lse.object) : out.object;
+}
+
 /// `given` where the caller gave one (the library checks its shape and type); otherwise a new array in the library of
 /// `like`: PyTorch's for its tensors, NumPy's for everything else.
 Result make_result(const char* function, const char* argument, nb::handle given, nb::handle like, DType dtype,

@@ -27,7 +27,7 @@ nb::object attend_(nb::handle q, nb::handle k, nb::handle v, const nb::kwargs& k
     const Result sums = make_requested(f, "lse", lse, q, wide(queries.dtype()), {batch, heads, rows});
     Context& team = choose_context(f, context);
     without_gil([&] { attend(team, queries, keys, values, result.view(), attention.options, sums.view()); });
-    return sums ? nb::make_tuple(result.object, sums.object) : result.object;
+    return with_lse(result, sums);
 }
 
 nb::object attend_backward_(nb::handle q, nb::handle k, nb::handle v, nb::handle out, nb::handle lse, nb::handle dout,

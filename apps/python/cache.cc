@@ -78,7 +78,7 @@ nb::object cached_attend_(nb::handle caches, nb::handle q, nb::handle k, nb::han
     Context& team = choose_context(f, context);
     own.run(
         [&] { cached_attend(team, own.batch, queries, keys, values, result.view(), attention.options, sums.view()); });
-    return sums ? nb::make_tuple(result.object, sums.object) : result.object;
+    return with_lse(result, sums);
 }
 
 void cache_append_(nb::handle caches, nb::handle k, nb::handle v, const nb::kwargs& keywords) {
@@ -121,7 +121,7 @@ nb::object cached_mla_attend_(nb::handle caches, nb::handle q, nb::handle rows, 
         cached_mla_attend(team, own.batch, queries, latents, {keys, values}, result.view(), attention.options,
                           sums.view());
     });
-    return sums ? nb::make_tuple(result.object, sums.object) : result.object;
+    return with_lse(result, sums);
 }
 
 nb::object cached_linear_attend_(nb::handle caches, nb::handle q, nb::handle k, nb::handle v,

@@ -22,11 +22,10 @@ nb::object pool_heads_(nb::handle weight, std::int64_t heads, std::int64_t kv_he
 }  // namespace
 
 void bind_convert_heads(nb::module_& m) {
-    m.def(
-        "pool_heads", pool_heads_, nb::arg("weight"), nb::arg("heads"), nb::arg("kv_heads"), nb::kw_only(),
-        nb::arg("out") = nb::none(),
-        nb::sig("def pool_heads(weight: Array, heads: int, kv_heads: int, *, out: Array | None = None) -> Array"),
-        R"doc([G*d, ...] = the mean over each group of heads of weight [H*d, ...]: from multi-head to grouped-query.
+    m.def("pool_heads", pool_heads_, nb::arg("weight"), nb::arg("heads"), nb::arg("kv_heads"), nb::kw_only(),
+          nb::arg("out") = nb::none(),
+          nb::sig("def pool_heads(weight: Array, heads: int, kv_heads: int, *, out: Array | None = None) -> Array"),
+          R"doc([G*d, ...] = the mean over each group of heads of weight [H*d, ...]: from multi-head to grouped-query.
 
 >>> heed.pool_heads(numpy.array([1.0, 3.0, 5.0, 7.0]), heads=4, kv_heads=2)
 array([2., 6.]))doc");

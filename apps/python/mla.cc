@@ -10,10 +10,6 @@ namespace heed::python {
 
 namespace {
 
-nb::object with_lse(const Result& out, const Result& lse) {
-    return lse ? nb::make_tuple(out.object, lse.object) : out.object;
-}
-
 nb::object mla_attend_(nb::handle q, nb::handle latent, nb::handle rotary_key, nb::handle up_key, nb::handle up_value,
                        const nb::kwargs& keywords) {
     constexpr const char* f = "mla_attend";

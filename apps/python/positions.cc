@@ -11,10 +11,10 @@
 
 #define HEED_ROPE_OPTIONS "positions: ArrayLike | None = None, first: int = 0, out: Array | None = None, " HEED_CONTEXT
 #define HEED_BUCKETS "buckets: int = 32, max_distance: int = 128, bidirectional: bool = True"
-#define HEED_RELATIVE                                                                          \
-    HEED_BUCKETS                                                                               \
-        ", query_positions: ArrayLike | None = None, key_positions: ArrayLike | None = None, " \
-        "align: Literal['bottom_right', 'top_left'] = 'bottom_right'"
+#define HEED_RELATIVE                                                                      \
+    HEED_BUCKETS                                                                           \
+    ", query_positions: ArrayLike | None = None, key_positions: ArrayLike | None = None, " \
+    "align: Literal['bottom_right', 'top_left'] = 'bottom_right'"
 
 namespace heed::python {
 
@@ -179,10 +179,9 @@ std::int64_t relative_bucket_(std::int64_t distance, std::int64_t buckets, std::
 
 void bind_positions(nb::module_& m) {
     bind_rope_types(m);
-    m.def(
-        "rope", rope_, nb::arg("x"), nb::arg("table"), nb::arg("keywords"),
-        nb::sig("def rope(x: Array, table: RopeTable, *, " HEED_ROPE_OPTIONS ") -> Array"),
-        R"doc(x [B,H,T,D], the first numbers of every row rotated by position: first, first + 1, ..., or `positions`.
+    m.def("rope", rope_, nb::arg("x"), nb::arg("table"), nb::arg("keywords"),
+          nb::sig("def rope(x: Array, table: RopeTable, *, " HEED_ROPE_OPTIONS ") -> Array"),
+          R"doc(x [B,H,T,D], the first numbers of every row rotated by position: first, first + 1, ..., or `positions`.
 
 positions are int, [B,T], [1,T] or [T], of any sign. out may be x itself.
 
