@@ -7,9 +7,9 @@
 namespace heed::cpu {
 namespace {
 
-constexpr int lanes = 8;  // four registers of SSE2: their chains of operations hide each other's latency
-typedef double Doubles __attribute__((vector_size(8 * lanes)));
-typedef std::uint64_t Words __attribute__((vector_size(8 * lanes)));
+constexpr int entropy_lanes = 8;  // four registers of SSE2: their chains of operations hide each other's latency
+typedef double Doubles __attribute__((vector_size(8 * entropy_lanes)));
+typedef std::uint64_t Words __attribute__((vector_size(8 * entropy_lanes)));
 
 /// result = ln x of positive normal numbers. x = 2^e m with m in [sqrt(1/2), sqrt(2)), ln m = 2 artanh((m - 1) / (m +
 /// 1)).
@@ -33,8 +33,8 @@ inline __attribute__((always_inline)) void natural_log(const Doubles& x, Doubles
 }
 
 template <class Weight>
-double sum(const Weight* weights, std::int64_t count) {
-    typedef Weight Loaded __attribute__((vector_size(sizeof(Weight) * lanes)));
+double entropy_of(const Weight* weights, std::int64_t count) {
+    typedef Weight Loaded __attribute__((vector_size(sizeof(Weight) * entropy_lanes)));
     Doubles total = {};
     const auto add = [&](const Loaded& some) {
         const Doubles w = __builtin_convertvector(some, Doubles);
@@ -44,7 +44,7 @@ double sum(const Weight* weights, std::int64_t count) {
         total -= w == 0.0 ? Doubles{} : term;
     };
     std::int64_t n = 0;
-    for (; n + lanes <= count; n += lanes) {
+    for (; n + entropy_lanes <= count; n += entropy_lanes) {
         Loaded some;
         std::memcpy(&some, weights + n, sizeof(some));
         add(some);
@@ -55,13 +55,13 @@ double sum(const Weight* weights, std::int64_t count) {
         add(some);
     }
     double result = 0;
-    for (int lane = 0; lane < lanes; ++lane) { result += total[lane]; }
+    for (int lane = 0; lane < entropy_lanes; ++lane) { result += total[lane]; }
     return result;
 }
 
 }  // namespace
 
-double entropy(const float* weights, std::int64_t count) { return sum(weights, count); }
-double entropy(const double* weights, std::int64_t count) { return sum(weights, count); }
+double entropy(const float* weights, std::int64_t count) { return entropy_of(weights, count); }
+double entropy(const double* weights, std::int64_t count) { return entropy_of(weights, count); }
 
 }  // namespace heed::cpu
