@@ -167,5 +167,39 @@ TEST_P(AttentionMasks, PatternsOverManyBlocksAreTheirDenseMasks) {
     }
 }
 
+/// Tiles of rows that meet some chunks of the keys and not others, on threads that share what they know of a tile:
+/// every gradient is written whatever stood there, and its bits do not depend on who came first.
+TEST_P(AttentionMasks, SparseGradientsAreTheSameForAnyThreads) {
+    if (wide()) { GTEST_SKIP() << "one thread, one order"; }
+    for (const std::int64_t size : {64, 24}) {
+        Call call = this->call({.B = 2, .H = 4, .G = 2, .T = 700, .S = 2300, .D = size, .E = size});
+        call.options.pattern = patterns::parse("random_blocks(64, 36, 2, 5)");
+        call.both(context);
+        Call dense = this->call({.B = 2, .H = 4, .G = 2, .T = 700, .S = 2300, .D = size, .E = size});
+        Tensor allow(DType::boolean, {1, 4, 700, 2300});
+        for (std::int64_t row = 0; row < 4 * 700; ++row) {
+            std::uint8_t* to = allow.as<std::uint8_t>() + row * 2300;
+            call.options.pattern.row(0, row / 700, row % 700 + 1600, 0, 2300, to);
+        }
+        dense.options.allow = std::as_const(allow);
+        dense.both(context);
+        expect_near("dq", call.dq, dense.dq, 10 * tolerance());
+        expect_near("dk", call.dk, dense.dk, 10 * tolerance());
+        expect_near("dv", call.dv, dense.dv, 10 * tolerance());
+        for (const int threads : {1, 3, 7}) {
+            Context team(threads);
+            Tensor dq(DType::f32, call.q.shape()), dk(DType::f32, call.k.shape()), dv(DType::f32, call.v.shape());
+            for (Tensor* tensor : {&dq, &dk, &dv}) {
+                std::fill_n(tensor->as<float>(), tensor->elements(), std::numeric_limits<float>::quiet_NaN());
+            }
+            attend_backward(team, call.q, call.k, call.v, call.out, call.lse, call.dout, {.dq = dq, .dk = dk, .dv = dv},
+                            call.options);
+            expect_same_bits("dq", dq, call.dq);
+            expect_same_bits("dk", dk, call.dk);
+            expect_same_bits("dv", dv, call.dv);
+        }
+    }
+}
+
 }  // namespace
 }  // namespace heed::testing
