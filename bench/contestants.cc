@@ -33,6 +33,16 @@ double read_time(Session& session, const Problem& problem, long iterations) {
     return read_seconds(spans, session.threads(), 1, session.read_loop);
 }
 
+/// The same call as heed_time's, its result in new memory every time.
+double heed_new_time(Session& session, const Problem& problem, long iterations) {
+    return seconds_of(iterations, problem, [&](int copy) {
+        const auto at = static_cast<std::size_t>(copy);
+        Tensor out = Tensor::uninitialised(problem.out.dtype(), problem.out.shape());
+        attend(session.context(), problem.q.view(), problem.k[at].view(), problem.v[at].view(), out.view(),
+               problem.options());
+    });
+}
+
 double heed_time(Session& session, Problem& problem, long iterations) {
     const View q = std::as_const(problem.q).view();
     if (problem.spec().backward == 0) {
@@ -66,6 +76,7 @@ std::string declines(std::string_view contestant, const Spec& spec) {
 
 double timed(Session& session, Problem& problem, std::string_view contestant, long iterations) {
     if (contestant == "heed") { return heed_time(session, problem, iterations); }
+    if (contestant == "heed-new") { return heed_new_time(session, problem, iterations); }
     if (contestant == "read") { return read_time(session, problem, iterations); }
     const bool backward = problem.spec().backward != 0;
     if (contestant == "naive" && !backward) {

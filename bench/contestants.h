@@ -27,7 +27,8 @@ private:
 /// Why `contestant` (heed, naive, blocked, read) does not do this case; empty: it does.
 std::string declines(std::string_view contestant, const Spec& spec);
 
-/// Seconds for `iterations` of the problem's pass (backward where its spec says so); k and v are used in turn.
+/// Seconds for `iterations` ("heed-new": heed forward, into new memory each time) of the problem's pass (backward where
+/// its spec says so); k and v are used in turn.
 double timed(Session& session, Problem& problem, std::string_view contestant, long iterations);
 
 /// problem.out and problem.lse from heed, as the backward pass needs them.
