@@ -110,11 +110,50 @@ void weigh_pairs(const RowTile& tile, const KeyBlock& block, const Scored& score
     }
 }
 
+/// Philox4x32-10 in place on the words in the lower halves of wide lanes; the upper halves hold rubbish. There a wide
+/// product is one instruction, and nothing has to be put together until the end. Words, multiplies, shifts and a sum
+/// of three are the set's own.
+template <class Word, class Multiply, class Shift, class Mix>
+HEED_INLINE void philox_rounds(std::uint64_t seed, Word (&word)[4], Multiply multiply, Shift shift, Mix mix) {
+    auto key0 = static_cast<std::uint32_t>(seed);
+    auto key1 = static_cast<std::uint32_t>(seed >> 32);
+    HEED_UNROLL
+    for (int round = 0; round < 10; ++round) {
+        const Word product0 = multiply(word[0], 0xD2511F53U);
+        const Word product1 = multiply(word[2], 0xCD9E8D57U);
+        word[0] = mix(shift(product1), word[1], key0);
+        word[1] = product1;
+        word[2] = mix(shift(product0), word[3], key1);
+        word[3] = product0;
+        key0 += 0x9E3779B9U;
+        key1 += 0xBB67AE85U;
+    }
+}
+
 /// The dropout words of key group `quad` (keys 4*quad .. 4*quad+3) for L rows: Philox4x32-10.
 template <class Isa, int L>
 HEED_INLINE void dropout_words(std::uint64_t seed, std::uint32_t offset, U<L> plane, U<L> row, std::uint32_t quad,
                                U<L> (&word)[4]) {
     using S = Simd<Isa, L>;
+#if defined(__AVX512F__)
+    if constexpr (L == 16) {
+        const auto all = [](std::uint32_t x) { return _mm512_set1_epi32(static_cast<int>(x)); };
+        __m512i even[4] = {all(quad), __m512i(row), __m512i(plane), all(offset)};
+        __m512i odd[4] = {even[0], _mm512_srli_epi64(even[1], 32), _mm512_srli_epi64(even[2], 32), even[3]};
+        const auto multiply = [&](__m512i x, std::uint32_t y) { return _mm512_mul_epu32(x, all(y)); };
+        const auto shift = [](__m512i x) { return _mm512_srli_epi64(x, 32); };
+        const auto mix = [&](__m512i x, __m512i y, std::uint32_t key) {
+            return _mm512_ternarylogic_epi32(x, y, all(key), 0x96);
+        };
+        philox_rounds(seed, even, multiply, shift, mix);
+        philox_rounds(seed, odd, multiply, shift, mix);
+        HEED_UNROLL
+        for (int c = 0; c < 4; ++c) {
+            word[c] = U<L>(_mm512_mask_shuffle_epi32(even[c], 0xAAAA, odd[c], _MM_PERM_CCAA));
+        }
+        return;
+    }
+#endif
     word[0] = S::all(quad);
     word[1] = row;
     word[2] = plane;
@@ -183,6 +222,33 @@ void drop(const Call& call, const RowTile& tile, const KeyBlock& block, float* w
         const I<L> hidden = I<L>(w) == I<L>(S::all(hidden_weight));
         S::store(place, (keep | hidden) ? w : F<L>{});
     });
+}
+
+/// The same for weights in pairs, whose block begins at an even key.
+template <class Isa, int L>
+void drop_pairs(const Call& call, const RowTile& tile, const KeyBlock& block, float* pairs) {
+    using S = Simd<Isa, L>;
+    const std::int64_t stride = tile.lanes * tile.vectors;
+    const U<L> below = S::all(call.drop_below);
+    for (int n = 0; n < tile.vectors; ++n) {
+        const std::int64_t begin = larger<std::int64_t>(tile.some_begin[n], block.begin);
+        const std::int64_t end = smaller<std::int64_t>(tile.some_end[n], block.begin + block.count);
+        const auto row = U<L>(S::load(tile.index + n * L));
+        U<L> plane;
+        __builtin_memcpy(&plane, tile.plane + n * L, sizeof(plane));
+        for (std::int64_t quad = begin / 4; quad * 4 < end; ++quad) {
+            U<L> word[4];
+            dropout_words<Isa, L>(call.drop_seed, call.drop_offset, plane, row, static_cast<std::uint32_t>(quad), word);
+            HEED_UNROLL
+            for (int c = 0; c < 4; c += 2) {
+                const std::int64_t j = quad * 4 + c;
+                if (j + 1 < begin || j >= end) { continue; }
+                float* place = pairs + (j - block.begin) / 2 * stride + n * L;
+                const U<L> keep = (U<L>(word[c] > below) & 0xFFFFU) | (U<L>(word[c + 1] > below) & 0xFFFF0000U);
+                S::store(place, F<L>(U<L>(S::load(place)) & keep));
+            }
+        }
+    }
 }
 
 }  // namespace heed::cpu
