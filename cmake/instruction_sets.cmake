@@ -8,7 +8,11 @@ function(heed_add_instruction_sets target)
     list(APPEND sets neon)
   endif()
   if(HEED_INSTRUCTION_SETS)
-    list(JOIN HEED_INSTRUCTION_SETS "|" asked)
+    set(asked ${HEED_INSTRUCTION_SETS})
+    if("avx512bf16" IN_LIST asked)
+      list(APPEND asked avx512)  # whose kernels it uses for all that is not bf16
+    endif()
+    list(JOIN asked "|" asked)
     list(FILTER sets INCLUDE REGEX "^(portable|${asked})$")  # portable is what the others fall back to
   endif()
   set(flags_portable "")

@@ -18,7 +18,7 @@
 namespace heed::cli {
 namespace {
 
-struct Arguments {
+struct AttendArguments {
     std::string in;
     std::string out;
     std::string dtype;
@@ -82,7 +82,7 @@ struct Problem {
         return std::getenv("HEED_KERNEL") == nullptr && pairs * static_cast<double>(q.shape()[3] + v.shape()[3]) < 3e7;
     }
 
-    Problem(const SafetensorsFile& file, const Arguments& arguments) {
+    Problem(const SafetensorsFile& file, const AttendArguments& arguments) {
         Settings settings = read_spec(file, arguments.in);
         settings.override_with(arguments.settings);
         settings.apply(options);
@@ -103,7 +103,7 @@ struct Problem {
     DType result_dtype() const { return dtype == DType::f64 ? DType::f64 : DType::f32; }
 
 private:
-    void read_inputs(const SafetensorsFile& file, const Arguments& arguments) {
+    void read_inputs(const SafetensorsFile& file, const AttendArguments& arguments) {
         for (const auto& [name, target] : {std::pair{"q", &q}, {"k", &k}, {"v", &v}}) {
             if (!file.contains(name)) {
                 throw UsageError(fmt::format("{}: expected tensors q, k and v, got no {}", arguments.in, name));
@@ -132,7 +132,7 @@ private:
         if (file.contains("dlse")) { dlse = wide_floats(file, "dlse"); }
     }
 
-    void read_options(const SafetensorsFile& file, const Arguments& arguments, const Settings& settings) {
+    void read_options(const SafetensorsFile& file, const AttendArguments& arguments, const Settings& settings) {
         // A tensor that is there is used unless the spec says "false"; one that the spec promises must be there.
         const auto used = [&](const char* name, const std::optional<bool>& wanted) {
             const bool there = file.contains(name);
@@ -281,7 +281,7 @@ std::string kernel_of(const Problem& p) {
         .kernel;
 }
 
-void attend_command(const Arguments& arguments) {
+void attend_command(const AttendArguments& arguments) {
     Context context(static_cast<int>(parse_integer("--threads", arguments.threads, 0, 4096)));
     std::error_code ignored;
     if (std::filesystem::equivalent(arguments.in, arguments.out, ignored)) {
@@ -318,7 +318,7 @@ void attend_command(const Arguments& arguments) {
 
 void add_attend(CLI::App& app) {
     CLI::App* command = app.add_subcommand("attend", "Attention, forward and backward, on tensors from a file");
-    const auto arguments = std::make_shared<heed::cli::Arguments>();
+    const auto arguments = std::make_shared<heed::cli::AttendArguments>();
     command->add_option("IN", arguments->in, "safetensors file with q [B,H,T,D], k [B,G,S,D], v [B,G,S,E]")
         ->required()
         ->type_name("");

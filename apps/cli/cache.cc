@@ -14,7 +14,7 @@
 namespace heed::cli {
 namespace {
 
-struct Arguments {
+struct CacheArguments {
     std::string name, config, memory, svg;
     std::string storage = "bf16";
     std::int64_t length = 0;
@@ -33,7 +33,7 @@ CacheStorage storage_of(const std::string& name) {
     throw UsageError(fmt::format("--storage: expected f32, bf16, f16, i8 or i4, got '{}'", name));
 }
 
-void run(const Arguments& a) {
+void run(const CacheArguments& a) {
     if (a.name.empty() == a.config.empty()) {
         throw UsageError(
             fmt::format("expected the name of a preset (heed size --list shows them) or --config FILE, got {}",
@@ -70,7 +70,7 @@ void add_cache(CLI::App& app) {
     constexpr std::int64_t longest = std::int64_t{1} << 40;
     const CLI::Validator count = CLI::Range(std::int64_t{1}, longest).description("");
     CLI::App* command = app.add_subcommand("cache", "What a model's key/value cache costs, and how many fit");
-    const auto arguments = std::make_shared<heed::cli::Arguments>();
+    const auto arguments = std::make_shared<heed::cli::CacheArguments>();
     command->add_option("name", arguments->name, "A preset of heed size")->type_name("");
     command->add_option("--config", arguments->config, "A Hugging Face config.json, or its folder")->type_name("FILE");
     command

@@ -107,7 +107,7 @@ NumberReader read_square(const std::string& name, const Json& value, std::int64_
     return square;
 }
 
-std::string label(const std::string& text) {
+std::string token_label(const std::string& text) {
     std::string result = printable(text);
     if (width_of(result) <= longest_label) { return result; }
     std::size_t end = 0;
@@ -146,7 +146,9 @@ Example read_example(const std::string& path) {
                 throw UsageError(
                     fmt::format("{}: expected {} strings, one a token, got {}", name, tokens, describe(value)));
             }
-            for (std::size_t n = 0; n < value.size(); ++n) { example.tokens[n] = label(value[n].get<std::string>()); }
+            for (std::size_t n = 0; n < value.size(); ++n) {
+                example.tokens[n] = token_label(value[n].get<std::string>());
+            }
         } else if (key == "wq") {
             example.input.wq = read_projection(name, value);
         } else if (key == "wk") {

@@ -13,7 +13,7 @@
 namespace heed::cli {
 namespace {
 
-struct Arguments {
+struct ExplainArguments {
     std::string shape;
     std::string dtype = "f32";
     std::string bias;
@@ -22,7 +22,7 @@ struct Arguments {
     Settings settings;
 };
 
-AttentionShape shape_of(const Arguments& arguments) {
+AttentionShape shape_of(const ExplainArguments& arguments) {
     constexpr std::int64_t most = std::int64_t{1} << 40;
     const std::vector<std::int64_t> n = parse_integers("--shape", arguments.shape, 0, most);
     if (n.size() != 6 && n.size() != 7) {
@@ -47,7 +47,7 @@ struct Options {
     std::int64_t length[2] = {0, 0};
     std::int64_t queries[2] = {0, 0}, keys[2] = {0, 0};
 
-    Options(const Arguments& arguments, const AttentionShape& s) {
+    Options(const ExplainArguments& arguments, const AttentionShape& s) {
         arguments.settings.apply(value);
         value.kernel = arguments.kernel;
         const auto repeated = [](DType dtype, const void* data, const Shape& shape) {
@@ -109,7 +109,7 @@ void print_text(const AttentionShape& s, const Explanation& explanation, const A
     }
 }
 
-void explain_command(const Arguments& arguments) {
+void explain_command(const ExplainArguments& arguments) {
     const AttentionShape shape = shape_of(arguments);
     const Options options(arguments, shape);
     const Explanation explanation = explain(shape, options.value);
@@ -121,7 +121,7 @@ void explain_command(const Arguments& arguments) {
 
 void add_explain(CLI::App& app) {
     CLI::App* command = app.add_subcommand("explain", "Which kernel would run, and why not the others");
-    const auto arguments = std::make_shared<heed::cli::Arguments>();
+    const auto arguments = std::make_shared<heed::cli::ExplainArguments>();
     command
         ->add_option("--shape", arguments->shape,
                      "B,H,G,T,S,D[,E]: batch, query heads, key/value heads, queries, keys, head size, value size")

@@ -1,5 +1,7 @@
 #include "pattern_picture.h"
 
+#include "plot.h"
+
 #include <algorithm>
 #include <iterator>
 
@@ -22,28 +24,15 @@ std::int64_t count_pairs(const PatternPicture& p, std::int64_t i, std::int64_t i
     return pairs;
 }
 
-std::string escaped(const std::string& text) {
-    std::string result;
-    for (const char c : text) {
-        switch (c) {
-            case '&': result += "&amp;"; break;
-            case '<': result += "&lt;"; break;
-            case '>': result += "&gt;"; break;
-            default: result += c;
-        }
-    }
-    return result;
-}
-
 constexpr double side = 512;  // of the picture, the longer axis
-constexpr double margin = 24, top = 40;
+constexpr double picture_margin = 24, picture_top = 40;
 constexpr std::int64_t finest = 512;  // rows or columns up to which single pairs are drawn
 constexpr std::size_t most_runs = 20000;
 
 struct Scale {
     double unit;  // of one query or key
-    double x(std::int64_t key) const { return margin + static_cast<double>(key) * unit; }
-    double y(std::int64_t query) const { return top + static_cast<double>(query) * unit; }
+    double x(std::int64_t key) const { return picture_margin + static_cast<double>(key) * unit; }
+    double y(std::int64_t query) const { return picture_top + static_cast<double>(query) * unit; }
 };
 
 /// Neighbouring blocks of one tone, a row at a time, are one rectangle.
@@ -162,10 +151,10 @@ std::string draw_svg(const PatternPicture& p) {
     };
     add("<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {:.6g} {:.6g}\" font-family=\"sans-serif\" "
         "font-size=\"12\">\n",
-        std::max(right, margin + 320) + margin, bottom + 44);
+        std::max(right, picture_margin + 320) + picture_margin, bottom + 44);
     const std::string title = escaped(p.pattern.describe());
     add("<title>{}</title>\n<rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n", title);
-    add("<text x=\"{:.6g}\" y=\"24\" font-size=\"14\">{}</text>\n", margin, title);
+    add("<text x=\"{:.6g}\" y=\"24\" font-size=\"14\">{}</text>\n", picture_margin, title);
     svg += "<g fill=\"#bcd7f0\">\n";
     draw_blocks(p, at, Cover::some, svg);
     svg += "</g>\n<g fill=\"#1f5f99\">\n";
@@ -175,19 +164,19 @@ std::string draw_svg(const PatternPicture& p) {
     if (p.key_blocks <= 64 && p.query_blocks <= 64) {
         svg += "<path fill=\"none\" stroke=\"#888\" stroke-width=\"0.3\" d=\"";
         for (std::int64_t c = 1; c < p.key_blocks; ++c) {
-            add("M{:.6g} {:.6g}V{:.6g}", at.x(c * p.block), top, bottom);
+            add("M{:.6g} {:.6g}V{:.6g}", at.x(c * p.block), picture_top, bottom);
         }
         for (std::int64_t r = 1; r < p.query_blocks; ++r) {
-            add("M{:.6g} {:.6g}H{:.6g}", margin, at.y(r * p.block), right);
+            add("M{:.6g} {:.6g}H{:.6g}", picture_margin, at.y(r * p.block), right);
         }
         svg += "\"/>\n";
     }
-    add("<rect x=\"{:.6g}\" y=\"{:.6g}\" width=\"{:.6g}\" height=\"{:.6g}\" fill=\"none\" stroke=\"#444\"/>\n", margin,
-        top, right - margin, bottom - top);
-    add("<text x=\"{:.6g}\" y=\"{:.6g}\">keys 0 to {}; queries downwards; blocks of {}</text>\n", margin, bottom + 16,
-        p.keys - 1, p.block);
-    add("<text x=\"{:.6g}\" y=\"{:.6g}\">{} of {} blocks visited, {:.1f} % of dense</text>\n", margin, bottom + 32,
-        p.visited(), p.blocks(), 100 * p.share());
+    add("<rect x=\"{:.6g}\" y=\"{:.6g}\" width=\"{:.6g}\" height=\"{:.6g}\" fill=\"none\" stroke=\"#444\"/>\n",
+        picture_margin, picture_top, right - picture_margin, bottom - picture_top);
+    add("<text x=\"{:.6g}\" y=\"{:.6g}\">keys 0 to {}; queries downwards; blocks of {}</text>\n", picture_margin,
+        bottom + 16, p.keys - 1, p.block);
+    add("<text x=\"{:.6g}\" y=\"{:.6g}\">{} of {} blocks visited, {:.1f} % of dense</text>\n", picture_margin,
+        bottom + 32, p.visited(), p.blocks(), 100 * p.share());
     svg += "</svg>\n";
     return svg;
 }

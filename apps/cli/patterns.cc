@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::int64_t longest = std::int64_t{1} << 24;
 
-struct Arguments {
+struct PatternsArguments {
     std::string expression;
     bool causal = false;
     std::vector<std::string> any_of;  ///< from flags, as the expression would say it
@@ -30,7 +30,7 @@ struct Arguments {
 };
 
 /// `causal & (the other flags, any of them)`, and the expression.
-Pattern pattern_of(const Arguments& arguments) {
+Pattern pattern_of(const PatternsArguments& arguments) {
     Pattern pattern = arguments.expression.empty() ? Pattern() : patterns::parse(arguments.expression);
     if (!arguments.any_of.empty()) {
         Pattern any = patterns::parse(arguments.any_of[0]);
@@ -40,7 +40,7 @@ Pattern pattern_of(const Arguments& arguments) {
     return arguments.causal ? patterns::causal() & pattern : pattern;
 }
 
-PatternPicture picture_of(const Arguments& arguments) {
+PatternPicture picture_of(const PatternsArguments& arguments) {
     const std::vector<std::int64_t> size = parse_integers("--size", arguments.size, 1, longest);
     if (size.size() > 2) { throw UsageError("--size: expected T or T,S, got '" + arguments.size + "'"); }
     const std::int64_t queries = size[0];
@@ -98,7 +98,7 @@ void print_text(const PatternPicture& p, bool ascii) {
     fmt::print("cost             {:.3f} of dense, {:.3f} of causal\n", p.share(), ratio(p.visited(), p.causal_blocks));
 }
 
-void patterns_command(const Arguments& arguments) {
+void patterns_command(const PatternsArguments& arguments) {
     const PatternPicture picture = picture_of(arguments);
     if (!arguments.svg.empty()) {
         std::ofstream file(arguments.svg, std::ios::binary);
@@ -114,7 +114,7 @@ void patterns_command(const Arguments& arguments) {
 
 void add_patterns(CLI::App& app) {
     CLI::App* command = app.add_subcommand("patterns", "Draw a mask pattern, and what it costs against dense");
-    const auto arguments = std::make_shared<heed::cli::Arguments>();
+    const auto arguments = std::make_shared<heed::cli::PatternsArguments>();
     command->add_option("expression", arguments->expression, "Such as \"causal & (window(255, 0) | global(0))\"")
         ->type_name("PATTERN");
     command->add_option("--size", arguments->size, "T queries and as many keys, or T,S (256)")->type_name("SIZES");

@@ -12,6 +12,13 @@ constexpr std::array<const char*, 8> colours = {"#000000", "#0072b2", "#d55e00",
                                                 "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f"};
 constexpr std::array<const char*, 4> dashes = {"none", "7 3", "2 2", "9 3 2 3"};
 
+std::string tick_text(double value) {
+    if (value >= 1e7) { return numbers::short_count(static_cast<std::int64_t>(std::min(value, 9e18))); }
+    return value >= 1000 ? numbers::grouped(std::llround(value)) : fmt::format("{:.4g}", value);
+}
+
+}  // namespace
+
 std::string escaped(const std::string& text) {
     std::string result;
     for (const char c : text) {
@@ -25,13 +32,6 @@ std::string escaped(const std::string& text) {
     }
     return result;
 }
-
-std::string tick_text(double value) {
-    if (value >= 1e7) { return numbers::short_count(static_cast<std::int64_t>(std::min(value, 9e18))); }
-    return value >= 1000 ? numbers::grouped(std::llround(value)) : fmt::format("{:.4g}", value);
-}
-
-}  // namespace
 
 std::string label(double x, double y, const char* anchor, const std::string& text, const char* more) {
     return fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"{}\"{}>{}</text>\n", x, y, anchor, more,

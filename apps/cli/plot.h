@@ -17,6 +17,9 @@ constexpr double panel_height = 300;
 constexpr double legend_height = 30;
 constexpr double title_height = 34;
 
+/// Text as it stands between tags or in an attribute.
+std::string escaped(const std::string& text);
+
 /// Text with its anchor at a place; `more` are further attributes.
 std::string label(double x, double y, const char* anchor, const std::string& text, const char* more = "");
 

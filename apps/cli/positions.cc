@@ -18,7 +18,7 @@
 namespace heed::cli {
 namespace {
 
-struct Arguments {
+struct PositionsArguments {
     std::vector<std::string> scalings;
     std::string size, theta, trained, length, factor, config, layers, svg;
     bool json = false;
@@ -74,7 +74,7 @@ const LayerRope& choose_layers(const RopeConfig& config, const std::string& aske
     throw UsageError(fmt::format("--layers: expected {}, got '{}'", names, asked));
 }
 
-RopeReport make_report(const Arguments& a) {
+RopeReport make_report(const PositionsArguments& a) {
     RopeReport report;
     std::optional<LayerRope> own;
     std::int64_t made_for = 0;
@@ -137,7 +137,7 @@ void write_file(const std::string& path, const std::string& text) {
     if (!file) { throw FileError("--svg: cannot write " + path); }
 }
 
-void positions_command(const Arguments& arguments) {
+void positions_command(const PositionsArguments& arguments) {
     const RopeReport report = make_report(arguments);
     if (!arguments.svg.empty()) { write_file(arguments.svg, to_svg(report)); }
     if (arguments.json) {
@@ -153,7 +153,7 @@ void positions_command(const Arguments& arguments) {
 void add_positions(CLI::App& app) {
     CLI::App* command =
         app.add_subcommand("positions", "Rotary positions: frequencies, decay, and what each scaling does");
-    const auto arguments = std::make_shared<heed::cli::Arguments>();
+    const auto arguments = std::make_shared<heed::cli::PositionsArguments>();
     command->add_option("--config", arguments->config, "A Hugging Face config.json, or its folder")->type_name("FILE");
     command
         ->add_option("--layers", arguments->layers, "Of a config with several kinds: full_attention, sliding_attention")

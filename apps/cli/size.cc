@@ -15,7 +15,7 @@
 
 namespace {
 
-struct Arguments {
+struct SizeArguments {
     std::vector<std::string> names;
     std::vector<std::string> configs;
     std::int64_t context = 0;
@@ -59,7 +59,7 @@ void print_list() {
     }
 }
 
-void run(const Arguments& arguments) {
+void run(const SizeArguments& arguments) {
     if (arguments.list) {
         print_list();
         return;
@@ -94,7 +94,7 @@ void add_size(CLI::App& app) {
     for (const NumberType& type : number_types) { types.emplace_back(type.name); }
 
     CLI::App* command = app.add_subcommand("size", "Parameters, operations and cache bytes of a model");
-    const auto arguments = std::make_shared<Arguments>();
+    const auto arguments = std::make_shared<SizeArguments>();
     command->add_option("name", arguments->names, "Presets; several are shown side by side")->type_name("");
     command->add_option("--config", arguments->configs, "A Hugging Face config.json, or its folder; may be repeated")
         ->allow_extra_args(false)

@@ -18,7 +18,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-struct Arguments {
+struct WalkthroughArguments {
     std::string file;
     std::string batch, tokens, d_model, heads, kv_heads;
     std::string entry = "0";
@@ -39,9 +39,9 @@ struct Run {
     Walkthrough steps;
 };
 
-constexpr int margin = 4;
+constexpr int table_indent = 4;
 
-Example choose_example(const Arguments& arguments) {
+Example choose_example(const WalkthroughArguments& arguments) {
     if (!arguments.file.empty()) {
         if (arguments.is_random()) {
             throw UsageError("--file: expected no --batch, --tokens, --d-model, --heads or --kv-heads beside it");
@@ -67,7 +67,7 @@ Example choose_example(const Arguments& arguments) {
     return example;
 }
 
-std::vector<Run> compute(const Arguments& arguments, const Example& example, AttentionOptions& options) {
+std::vector<Run> compute(const WalkthroughArguments& arguments, const Example& example, AttentionOptions& options) {
     Context context(static_cast<int>(parse_integer("--threads", arguments.threads, 0, 4096)));
     const std::int64_t last = example.input.x.shape()[0] - 1;
     const std::int64_t entry = parse_integer("--entry", arguments.entry, 0, last);
@@ -128,7 +128,7 @@ void print_json(const Example& example, const std::vector<Run>& runs, const Atte
 
 class Printer {
 public:
-    Printer(const Example& example, const Arguments& arguments, bool colour)
+    Printer(const Example& example, const WalkthroughArguments& arguments, bool colour)
         : example_(example), colour_(colour), tokens_(example.input.x.shape()[1]) {
         if (!arguments.head.empty()) {
             only_head_ = parse_integer("--head", arguments.head, 0, example.input.heads - 1);
@@ -163,7 +163,7 @@ public:
         projection(s);
         if (s.name == "joined" && w.heads == 1) { return; }
         if (s.values.shape().rank() == 2) {
-            fmt::print("{}", number_table(matrix(w, s, 0), margin, colour_));
+            fmt::print("{}", number_table(matrix(w, s, 0), table_indent, colour_));
             return;
         }
         heads(w, s);
@@ -223,7 +223,7 @@ private:
                                      .columns = w->shape()[1],
                                      .row_labels = {},
                                      .column_labels = {}},
-                                    margin, colour_));
+                                    table_indent, colour_));
             fmt::print("    {}\n", s.formula.substr(0, 1));
         }
     }
@@ -252,10 +252,10 @@ private:
             if (only_head_ >= 0 ? h != only_head_ : h >= most) { continue; }
             if (w.heads > 1) { fmt::print("    head {}\n", h); }
             const Matrix m = matrix(w, s, h);
-            fmt::print("{}", number_table(m, margin, colour_));
+            fmt::print("{}", number_table(m, table_indent, colour_));
             if (m.is_heat && is_large) {
-                fmt::print("    all of it; columns are keys\n{}{}", heat_map(m, margin, colour_),
-                           heat_legend(margin, colour_));
+                fmt::print("    all of it; columns are keys\n{}{}", heat_map(m, table_indent, colour_),
+                           heat_legend(table_indent, colour_));
             }
         }
         signs(w, s);
@@ -284,7 +284,7 @@ private:
 };
 
 void print_text(const Example& example, const std::vector<Run>& runs, const AttentionOptions& options,
-                const Arguments& arguments, bool colour) {
+                const WalkthroughArguments& arguments, bool colour) {
     Printer printer(example, arguments, colour);
     printer.headline(runs.front().steps, options);
     for (std::size_t n = 0; n < runs.size(); ++n) {
@@ -302,7 +302,7 @@ void print_text(const Example& example, const std::vector<Run>& runs, const Atte
     printer.ending(runs);
 }
 
-void walkthrough_command(const Arguments& arguments) {
+void walkthrough_command(const WalkthroughArguments& arguments) {
     const bool colour = wants_colour(arguments.colour);
     Example example = choose_example(arguments);
     example.settings.override_with(arguments.settings);
@@ -325,7 +325,7 @@ void walkthrough_command(const Arguments& arguments) {
 
 void add_walkthrough(CLI::App& app) {
     CLI::App* command = app.add_subcommand("walkthrough", "The whole calculation of a small example, step by step");
-    const auto arguments = std::make_shared<heed::cli::Arguments>();
+    const auto arguments = std::make_shared<heed::cli::WalkthroughArguments>();
     const auto text = [&](const char* name, std::string& target, const char* type, const char* help) {
         return command->add_option(name, target, help)->type_name(type);
     };

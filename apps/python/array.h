@@ -1,6 +1,7 @@
 #pragma once
 /// Arrays of any Python library as heed's views, without a copy, and results in the library that the inputs came from.
 
+#include <heed/tensor.h>
 #include <heed/view.h>
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
@@ -102,6 +103,8 @@ Result make_requested(const char* function, const char* argument, nb::handle req
 
 /// A new array in the library of `like` with what the view holds.
 nb::object copy_out(const View& view, nb::handle like);
+/// The same as a NumPy array; None for a tensor that is not there.
+inline nb::object to_array(const Tensor& tensor) { return tensor ? copy_out(tensor, nb::none()) : nb::none(); }
 
 /// f64 for f64, otherwise f32: what lse, statistics and small gradients have.
 inline DType wide(DType dtype) { return dtype == DType::f64 ? DType::f64 : DType::f32; }

@@ -88,8 +88,6 @@ Tensor to_tensor(const char* argument, nb::handle object) {
     return array ? Tensor::copy_of(array) : Tensor();
 }
 
-nb::object to_array(const Tensor& tensor) { return tensor ? copy_out(tensor, nb::none()) : nb::none(); }
-
 InfiniMemory clone(const InfiniMemory& self) {
     InfiniMemory copy;
     without_gil([&] {

@@ -17,8 +17,6 @@ nb::tuple to_tuple(const Shape& shape) {
     return nb::tuple(nb::cast(std::vector<std::int64_t>(shape.begin(), shape.end())));
 }
 
-nb::object to_array(const Tensor& tensor) { return tensor ? copy_out(tensor, nb::none()) : nb::none(); }
-
 nb::object to_python(const Walkthrough& walkthrough) {
     const nb::module_ pictures = nb::module_::import_("heed._pictures");
     nb::list steps;

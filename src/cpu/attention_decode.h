@@ -61,22 +61,22 @@ private:
     template <class Function>
     static HEED_INLINE void with_readers(const Call& call, const HeadRows& k, const HeadRows& v, Function&& function) {
         const bool whole = k.column == 1 && v.column == 1 && call.head_size % L == 0 && call.value_size % L == 0;
+#if defined(__AVX512BF16__)
+        if (whole && call.head_size % (2 * L) == 0 && call.value_size % WovenRows::columns == 0) {
+            return function.template operator()<PairRows, WovenRows, false>();
+        }
+        if (whole) { return function.template operator()<Bf16Rows, Bf16Rows, false>(); }
+#else
         if (whole && k.storage == v.storage) {
             switch (k.storage) {
                 case KvStorage::f32: return function.template operator()<FloatRows, FloatRows, false>();
-                case KvStorage::bf16:
-#if defined(__AVX512BF16__)
-                    if (call.q.dtype == DType::bf16 && call.head_size % (2 * L) == 0 &&
-                        call.value_size % WovenRows::columns == 0) {
-                        return function.template operator()<PairRows, WovenRows, false>();
-                    }
-#endif
-                    return function.template operator()<Bf16Rows, Bf16Rows, false>();
+                case KvStorage::bf16: return function.template operator()<Bf16Rows, Bf16Rows, false>();
                 case KvStorage::f16: return function.template operator()<HalfRows, HalfRows, false>();
                 case KvStorage::i8: return function.template operator()<ByteRows, ByteRows, false>();
                 default: break;
             }
         }
+#endif
         function.template operator()<FloatRows, FloatRows, true>();
     }
 

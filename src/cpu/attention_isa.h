@@ -133,53 +133,63 @@ void backward_with(detail::Pool& pool, const Call& call) {
     clear_gradient_rows(call);
 }
 
-/// Calls function.template operator()<Product>() with the products that suit the call.
-template <class Isa, class Function>
-HEED_INLINE void with_product([[maybe_unused]] const Call& call, Function&& function) {
-#if defined(__AVX512BF16__)
-    if constexpr (Isa::bf16_products) {
-        const bool stored = call.pages == nullptr ||
-                            (call.pages->k.storage == KvStorage::bf16 && call.pages->v.storage == KvStorage::bf16);
-        if (call.q.dtype == DType::bf16 && stored) { return function.template operator()<Bf16Product>(); }
+template <class Isa, class Product>
+void weights_with(const Call& call, detail::Scratch& scratch, std::int64_t b, std::int64_t h, const std::int64_t* rows,
+                  std::int64_t count, std::int64_t stride, float* out) {
+    const Sequence s = sequence_of(call, b);
+    const Keys keys = keys_of(call, s);
+    for (std::int64_t first = 0; first < count; first += most_rows) {
+        RowTile tile;
+        fill_listed_rows(call, s, keys, b, h, rows + first, smaller<std::int64_t>(most_rows, count - first), Isa::lanes,
+                         tile);
+        if (tile.rows > 0) { Weights<Isa, Product>::rows(call, s, keys, tile, scratch, stride, out + first * stride); }
+        // Rows past their length are 0.
+        for (std::int64_t r = 0; r < smaller<std::int64_t>(most_rows, count - first); ++r) {
+            if (rows[first + r] >= s.queries) {
+                __builtin_memset(out + (first + r) * stride, 0, static_cast<std::size_t>(s.keys) * 4);
+            }
+        }
     }
+}
+
+/// Calls function.template operator()<Product>(call) with the products of this instruction set; where it has products
+/// of bf16 and the call is of another type, `others` instead, the functions of a set without: the same code made once.
+template <class Isa, class Function, class Others>
+HEED_INLINE void with_product(const AttentionProblem& problem, Function&& function, [[maybe_unused]] Others&& others) {
+    const Call call = make_call(problem);
+#if defined(__AVX512BF16__)
+    const bool stored =
+        call.pages == nullptr || (call.pages->k.storage == KvStorage::bf16 && call.pages->v.storage == KvStorage::bf16);
+    if (call.q.dtype == DType::bf16 && stored) { return function.template operator()<Bf16Product>(call); }
+    others(avx512_kernels.attention);
+#else
+    function.template operator()<FloatProduct>(call);
 #endif
-    function.template operator()<FloatProduct>();
 }
 
 template <class Isa>
 void forward(detail::Pool& pool, const AttentionProblem& problem) {
-    const Call call = make_call(problem);
-    with_product<Isa>(call, [&]<class Product>() { forward_with<Isa, Product>(pool, call); });
+    with_product<Isa>(
+        problem, [&]<class Product>(const Call& call) { forward_with<Isa, Product>(pool, call); },
+        [&](const AttentionFunctions& others) { others.forward(pool, problem); });
 }
 
 template <class Isa>
 void backward(detail::Pool& pool, const AttentionProblem& problem) {
-    const Call call = make_call(problem);
-    with_product<Isa>(call, [&]<class Product>() { backward_with<Isa, Product>(pool, call); });
+    with_product<Isa>(
+        problem, [&]<class Product>(const Call& call) { backward_with<Isa, Product>(pool, call); },
+        [&](const AttentionFunctions& others) { others.backward(pool, problem); });
 }
 
 template <class Isa>
 void weights(const AttentionProblem& problem, detail::Scratch& scratch, std::int64_t b, std::int64_t h,
              const std::int64_t* rows, std::int64_t count, std::int64_t stride, float* out) {
-    const Call call = make_call(problem);
-    const Sequence s = sequence_of(call, b);
-    const Keys keys = keys_of(call, s);
-    with_product<Isa>(call, [&]<class Product>() {
-        for (std::int64_t first = 0; first < count; first += most_rows) {
-            RowTile tile;
-            fill_listed_rows(call, s, keys, b, h, rows + first, smaller<std::int64_t>(most_rows, count - first),
-                             Isa::lanes, tile);
-            if (tile.rows > 0) {
-                Weights<Isa, Product>::rows(call, s, keys, tile, scratch, stride, out + first * stride);
-            }
-            // Rows past their length are 0.
-            for (std::int64_t r = 0; r < smaller<std::int64_t>(most_rows, count - first); ++r) {
-                if (rows[first + r] >= s.queries) {
-                    __builtin_memset(out + (first + r) * stride, 0, static_cast<std::size_t>(s.keys) * 4);
-                }
-            }
-        }
-    });
+    with_product<Isa>(
+        problem,
+        [&]<class Product>(const Call& call) {
+            weights_with<Isa, Product>(call, scratch, b, h, rows, count, stride, out);
+        },
+        [&](const AttentionFunctions& others) { others.weights(problem, scratch, b, h, rows, count, stride, out); });
 }
 
 template <class Isa>

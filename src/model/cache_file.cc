@@ -13,10 +13,9 @@ namespace {
 
 constexpr const char* format = "heed-cache";
 constexpr const char* version = "1";
-constexpr std::int64_t largest_position = std::int64_t{1} << 53;
 
 std::string numbered(const char* name, std::int64_t layer) { return std::string(name) + "." + std::to_string(layer); }
-Tensor integers(const std::vector<std::int64_t>& numbers, const Shape& shape) {
+Tensor integer_tensor(const std::vector<std::int64_t>& numbers, const Shape& shape) {
     Tensor tensor(DType::i64, shape);
     std::ranges::copy(numbers, tensor.as<std::int64_t>());
     return tensor;
@@ -91,8 +90,8 @@ void add_rows(const Cache::State& cache, Contents& contents) {
     std::vector<std::int64_t> runs, stretches;
     for (const CacheRun& run : cache.runs) { runs.insert(runs.end(), {run.begin, run.end}); }
     for (const CacheStretch& s : cache.stretches) { stretches.insert(stretches.end(), {s.first, s.position}); }
-    contents.add("runs", integers(runs, {static_cast<std::int64_t>(cache.runs.size()), 2}));
-    contents.add("stretches", integers(stretches, {static_cast<std::int64_t>(cache.stretches.size()), 2}));
+    contents.add("runs", integer_tensor(runs, {static_cast<std::int64_t>(cache.runs.size()), 2}));
+    contents.add("stretches", integer_tensor(stretches, {static_cast<std::int64_t>(cache.stretches.size()), 2}));
     contents.add("rope", rotation(pool));
     Tensor sinks(DType::f32, {static_cast<std::int64_t>(cache.sinks.size())});
     std::ranges::copy(cache.sinks, sinks.as<float>());
@@ -147,7 +146,7 @@ void add_state(const Cache::State& cache, Contents& contents) {
         const InfiniMemory& m = cache.pool->memory(page, layer);
         counters.insert(counters.end(), {m.segments, m.pending});
     }
-    contents.add("counters", integers(counters, {cache.config().layers, 2}));
+    contents.add("counters", integer_tensor(counters, {cache.config().layers, 2}));
 }
 
 /// A file that is being read; every complaint names it.
@@ -339,7 +338,7 @@ void read_state(const Reader& reader, Cache::State& cache) {
 void Cache::save(const std::filesystem::path& path) const {
     const State& cache = checked_cache("Cache::save", "cache", this);
     Contents contents;
-    contents.add("tokens", integers(cache.written, {cache.config().layers}));
+    contents.add("tokens", integer_tensor(cache.written, {cache.config().layers}));
     if (is_state(cache.config().kind)) {
         add_state(cache, contents);
     } else {

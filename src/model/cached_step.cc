@@ -9,8 +9,6 @@
 namespace heed {
 namespace {
 
-constexpr std::int64_t largest_position = std::int64_t{1} << 53;
-
 const char* name_of_kind(CacheKind kind) {
     switch (kind) {
         case CacheKind::attention: return "attention";

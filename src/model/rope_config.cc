@@ -18,7 +18,7 @@ using nlohmann::json;
 constexpr std::int64_t largest_length = std::int64_t{1} << 40;
 constexpr std::int64_t largest_size = std::int64_t{1} << 20;
 
-[[noreturn]] void fail(std::string_view key, const std::string& expected, const std::string& came) {
+[[noreturn]] void fail_rope(std::string_view key, const std::string& expected, const std::string& came) {
     throw Error("[rope_from_config] " + std::string(key) + ": expected " + expected + ", got " + came);
 }
 
@@ -36,12 +36,12 @@ struct Object {
     std::optional<double> number(const std::string& key) const {
         const json* found = find(key);
         if (found == nullptr) { return std::nullopt; }
-        if (!found->is_number()) { fail(name + key, "a number", shown(*found)); }
+        if (!found->is_number()) { fail_rope(name + key, "a number", shown(*found)); }
         return found->get<double>();
     }
     double number(const std::string& key, double absent) const { return number(key).value_or(absent); }
     double needed(const std::string& key) const {
-        if (!has(key)) { fail(name + key, "a number", "no such key"); }
+        if (!has(key)) { fail_rope(name + key, "a number", "no such key"); }
         return *number(key);
     }
 
@@ -51,7 +51,7 @@ struct Object {
         // Some files write lengths as 8192.0.
         const double x = found->is_number() ? found->get<double>() : 0;
         if (!(x >= 1 && x <= static_cast<double>(most)) || x != std::floor(x)) {
-            fail(name + key, "a whole number from 1 to " + std::to_string(most), shown(*found));
+            fail_rope(name + key, "a whole number from 1 to " + std::to_string(most), shown(*found));
         }
         return static_cast<std::int64_t>(x);
     }
@@ -59,22 +59,22 @@ struct Object {
     bool boolean(const std::string& key, bool absent) const {
         const json* found = find(key);
         if (found == nullptr) { return absent; }
-        if (!found->is_boolean()) { fail(name + key, "true or false", shown(*found)); }
+        if (!found->is_boolean()) { fail_rope(name + key, "true or false", shown(*found)); }
         return found->get<bool>();
     }
     std::string text(const std::string& key, const std::string& absent) const {
         const json* found = find(key);
         if (found == nullptr) { return absent; }
-        if (!found->is_string()) { fail(name + key, "a string", shown(*found)); }
+        if (!found->is_string()) { fail_rope(name + key, "a string", shown(*found)); }
         return found->get<std::string>();
     }
     std::vector<double> numbers(const std::string& key) const {
         const json* found = find(key);
-        if (found == nullptr) { fail(name + key, "a list of numbers", "no such key"); }
-        if (!found->is_array()) { fail(name + key, "a list of numbers", shown(*found)); }
+        if (found == nullptr) { fail_rope(name + key, "a list of numbers", "no such key"); }
+        if (!found->is_array()) { fail_rope(name + key, "a list of numbers", shown(*found)); }
         std::vector<double> list;
         for (const json& entry : *found) {
-            if (!entry.is_number()) { fail(name + key, "a list of numbers", shown(entry) + " in it"); }
+            if (!entry.is_number()) { fail_rope(name + key, "a list of numbers", shown(entry) + " in it"); }
             list.push_back(entry.get<double>());
         }
         return list;
@@ -82,7 +82,7 @@ struct Object {
     std::optional<Object> object(const std::string& key) const {
         const json* found = find(key);
         if (found == nullptr) { return std::nullopt; }
-        if (!found->is_object()) { fail(name + key, "an object or null", shown(*found)); }
+        if (!found->is_object()) { fail_rope(name + key, "an object or null", shown(*found)); }
         return Object{found, name + key + "."};
     }
 };
@@ -102,7 +102,7 @@ void refuse_unknown_settings(const Object& settings) {
                                                 "finetuned"};  // a remark of some YaRN files
     for (const auto& [key, value] : settings.value->items()) {
         if (!value.is_null() && !known.contains(key)) {
-            fail(settings.name + shown(key), "settings of a rope type that heed knows", shown(value));
+            fail_rope(settings.name + shown(key), "settings of a rope type that heed knows", shown(value));
         }
     }
 }
@@ -130,13 +130,13 @@ struct Model {
         const auto either = [&](const char* key, const char* old_key) {
             const auto found = top.integer(key, largest_size);
             const auto old = found ? found : top.integer(old_key, largest_size);
-            if (!old) { fail(key, "a whole number, or head_dim", "no such key"); }
+            if (!old) { fail_rope(key, "a whole number, or head_dim", "no such key"); }
             return *old;
         };
         const std::int64_t width = either("hidden_size", "n_embd");
         const std::int64_t heads = either("num_attention_heads", "n_head");
         if (width % heads != 0) {
-            fail("num_attention_heads", "a divisor of the width " + std::to_string(width), std::to_string(heads));
+            fail_rope("num_attention_heads", "a divisor of the width " + std::to_string(width), std::to_string(heads));
         }
         return width / heads;
     }
@@ -153,8 +153,8 @@ struct Model {
     std::int64_t rotary_size(const Object& settings) const {
         if (const auto size = top.integer("rotary_dim", largest_size)) {
             if (*size > head_size || *size % 2 != 0) {
-                fail("rotary_dim", "an even number up to the head size " + std::to_string(head_size),
-                     std::to_string(*size));
+                fail_rope("rotary_dim", "an even number up to the head size " + std::to_string(head_size),
+                          std::to_string(*size));
             }
             return *size;
         }
@@ -167,10 +167,10 @@ struct Model {
             }
         }
         if (top.has("qk_rope_head_dim")) { share.reset(); }  // that size is the share already
-        if (share && !(*share > 0 && *share <= 1)) { fail(name, "more than 0, up to 1", shown(*share)); }
+        if (share && !(*share > 0 && *share <= 1)) { fail_rope(name, "more than 0, up to 1", shown(*share)); }
         const auto size = static_cast<std::int64_t>(static_cast<double>(head_size) * share.value_or(1));
         if (size < 2 || size % 2 != 0) {
-            fail(share ? name : "head_dim", "an even number of rotated numbers, 2 or more", std::to_string(size));
+            fail_rope(share ? name : "head_dim", "an even number of rotated numbers, 2 or more", std::to_string(size));
         }
         return size;
     }
@@ -180,14 +180,14 @@ struct Model {
         constexpr const char* key = "original_max_position_embeddings";
         if (const auto length = settings.integer(key, largest_length)) { return *length; }
         if (const auto length = top.integer(key, largest_length)) { return *length; }
-        if (needed || max_positions == 0) { fail(settings.name + key, "a length", "no such key"); }
+        if (needed || max_positions == 0) { fail_rope(settings.name + key, "a length", "no such key"); }
         return max_positions;
     }
 
     /// Where it is missing, the longest length over the trained one.
     double factor(const Object& settings, std::int64_t trained_length) const {
         if (const auto factor = settings.number("factor")) { return *factor; }
-        if (max_positions == 0) { fail(settings.name + "factor", "a number", "no such key"); }
+        if (max_positions == 0) { fail_rope(settings.name + "factor", "a number", "no such key"); }
         return static_cast<double>(max_positions) / static_cast<double>(trained_length);
     }
 
@@ -195,7 +195,7 @@ struct Model {
         if (rope_type == "default") { return rope_scaling::None{}; }
         if (rope_type == "linear") { return rope_scaling::Linear{settings.needed("factor")}; }
         if (rope_type == "dynamic") {
-            if (max_positions == 0) { fail("max_position_embeddings", "a length", "no such key"); }
+            if (max_positions == 0) { fail_rope("max_position_embeddings", "a length", "no such key"); }
             return rope_scaling::DynamicNtk{settings.needed("factor"), max_positions};
         }
         if (rope_type == "yarn") {
@@ -227,8 +227,8 @@ struct Model {
             return rope_scaling::Proportional{.share = settings.number("partial_rotary_factor", 1),
                                               .factor = settings.number("factor", 1)};
         }
-        fail(settings.name + "rope_type", "default, linear, dynamic, yarn, llama3, longrope or proportional",
-             shown(rope_type));
+        fail_rope(settings.name + "rope_type", "default, linear, dynamic, yarn, llama3, longrope or proportional",
+                  shown(rope_type));
     }
 
     LayerRope layer(const std::string& layer_type, const Object& settings) const {
@@ -236,7 +236,7 @@ struct Model {
         const std::string old_name = settings.text("type", "default");
         const std::string rope_type = settings.text("rope_type", old_name);
         if (settings.has("type") && rope_type != old_name) {
-            fail(settings.name + "type", "the same as rope_type, " + shown(rope_type), shown(old_name));
+            fail_rope(settings.name + "type", "the same as rope_type, " + shown(rope_type), shown(old_name));
         }
         LayerRope result;
         result.layer_type = layer_type;
@@ -271,9 +271,9 @@ std::vector<std::string> listed_layers(const Object& top) {
     std::vector<std::string> result;
     const json* list = top.find("layer_types");
     if (list == nullptr) { return result; }
-    if (!list->is_array()) { fail("layer_types", "a list of strings", shown(*list)); }
+    if (!list->is_array()) { fail_rope("layer_types", "a list of strings", shown(*list)); }
     for (const json& entry : *list) {
-        if (!entry.is_string()) { fail("layer_types", "a list of strings", shown(entry) + " in it"); }
+        if (!entry.is_string()) { fail_rope("layer_types", "a list of strings", shown(entry) + " in it"); }
         result.push_back(entry.get<std::string>());
     }
     return result;
@@ -287,8 +287,8 @@ RopeConfig rope_from_config(std::string_view text) {
     // A model of several parts keeps its text model's settings apart.
     if (const auto part = top.object("text_config"); part && !rotates(top, top.text("model_type", ""))) { top = *part; }
     if (!rotates(top, top.text("model_type", ""))) {
-        fail("rope_theta, rope_scaling or rope_parameters", "one of them, for a model with rotary positions",
-             "none in a model of type " + shown(top.text("model_type", "")));
+        fail_rope("rope_theta, rope_scaling or rope_parameters", "one of them, for a model with rotary positions",
+                  "none in a model of type " + shown(top.text("model_type", "")));
     }
     const Model model(top);
     RopeConfig config;
@@ -298,17 +298,17 @@ RopeConfig rope_from_config(std::string_view text) {
 
     const json nothing = json::object();
     const auto parameters = top.object("rope_parameters");
-    if (parameters && top.has("rope_scaling")) { fail("rope_scaling", "none beside rope_parameters", "both"); }
+    if (parameters && top.has("rope_scaling")) { fail_rope("rope_scaling", "none beside rope_parameters", "both"); }
     if (parameters && !parameters->value->empty() &&
         std::ranges::all_of(parameters->value->items(),
                             [](const auto& item) { return item.value().is_object() || item.value().is_null(); })) {
         for (const auto& [key, value] : parameters->value->items()) {
             if (std::ranges::find(layer_types, key) == layer_types.end()) {
-                fail("rope_parameters." + shown(key), "a kind of layer such as full_attention", shown(value));
+                fail_rope("rope_parameters." + shown(key), "a kind of layer such as full_attention", shown(value));
             }
             if (value.is_object()) { config.kinds.push_back(model.layer(key, *parameters->object(key))); }
         }
-        if (config.kinds.empty()) { fail("rope_parameters", "settings for a kind of layer", "null"); }
+        if (config.kinds.empty()) { fail_rope("rope_parameters", "settings for a kind of layer", "null"); }
         return config;
     }
     const auto scaling = top.object("rope_scaling");
@@ -317,7 +317,7 @@ RopeConfig rope_from_config(std::string_view text) {
         config.kinds = {model.layer("full_attention", settings), model.layer("sliding_attention", {&nothing, ""})};
         config.kinds[1].rope.theta = *local;
         if (!(*local > 0) || !std::isfinite(*local)) {
-            fail("rope_local_base_freq", "a positive number", shown(*local));
+            fail_rope("rope_local_base_freq", "a positive number", shown(*local));
         }
         return config;
     }

@@ -9,9 +9,7 @@ namespace heed {
 
 namespace {
 
-constexpr std::int64_t largest_position = std::int64_t{1} << 53;
-
-struct Checker {
+struct AttentionChecker {
     const char* function;
     AttentionProblem problem;
 
@@ -271,7 +269,7 @@ struct Checker {
 }  // namespace
 
 AttentionProblem checked_scores(const char* function, const View& q, const View& k, const AttentionOptions& options) {
-    Checker checker{function, {}};
+    AttentionChecker checker{function, {}};
     checker.queries_and_keys(q, k);
     checker.all_options(options);
     return std::move(checker.problem);
@@ -279,7 +277,7 @@ AttentionProblem checked_scores(const char* function, const View& q, const View&
 
 AttentionProblem checked_forward(const char* function, const View& q, const View& k, const View& v,
                                  const MutableView& out, const AttentionOptions& options, const MutableView& lse) {
-    Checker checker{function, {}};
+    AttentionChecker checker{function, {}};
     checker.queries_and_keys(q, k);
     checker.values(v);
     checker.all_options(options);
@@ -289,7 +287,7 @@ AttentionProblem checked_forward(const char* function, const View& q, const View
 
 AttentionProblem checked_cached(const char* function, const View& q, const AttentionShape& sizes,
                                 const MutableView& out, const AttentionOptions& options, const MutableView& lse) {
-    Checker checker{function, {}};
+    AttentionChecker checker{function, {}};
     check_rank4(function, "q", q);
     check_dtype(function, "q", q, {DType::f32, DType::bf16, DType::f16, DType::f64});
     const Shape expected{1, q.extent(1), sizes.queries, sizes.head_size};
@@ -312,7 +310,7 @@ AttentionProblem checked_cached(const char* function, const View& q, const Atten
 AttentionProblem checked_backward(const char* function, const View& q, const View& k, const View& v, const View& out,
                                   const View& lse, const View& dout, const AttentionGradients& gradients,
                                   const AttentionOptions& options, const View& dlse) {
-    Checker checker{function, {}};
+    AttentionChecker checker{function, {}};
     checker.queries_and_keys(q, k);
     checker.values(v);
     checker.all_options(options);
@@ -382,7 +380,7 @@ AttentionProblem checked_shape(const char* function, const AttentionShape& shape
     const auto sized = [&](std::int64_t heads, std::int64_t length, std::int64_t size) {
         return View(shape.dtype, &nothing, Shape{shape.batch, heads, length, size});
     };
-    Checker checker{function, {}};
+    AttentionChecker checker{function, {}};
     checker.queries_and_keys(sized(shape.heads, shape.queries, shape.head_size),
                              sized(shape.kv_heads, shape.keys, shape.head_size));
     checker.values(sized(shape.kv_heads, shape.keys, shape.value_size));

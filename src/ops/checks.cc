@@ -60,4 +60,11 @@ void check_output(const char* function, const char* argument, const View& output
     }
 }
 
+void check_apart(const char* function, const char* argument, const View& output, const char* input_name,
+                 const View& input) {
+    if (overlaps(output, input)) {
+        refuse(function, argument, std::string("memory apart from ") + input_name, "an overlap");
+    }
+}
+
 }  // namespace heed

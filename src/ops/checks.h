@@ -9,6 +9,9 @@
 
 namespace heed {
 
+/// Positions are computed with as doubles, which are exact up to here.
+inline constexpr std::int64_t largest_position = std::int64_t{1} << 53;
+
 /// "[function] argument: expected ..., got ..."
 [[noreturn]] void refuse(const char* function, const std::string& argument, const std::string& expected,
                          const std::string& got);
@@ -24,5 +27,8 @@ void check_lengths(const char* function, const char* argument, const View& lengt
 /// A writable output: right shape, no element twice, apart from every listed input.
 void check_output(const char* function, const char* argument, const View& output, const Shape& shape,
                   std::initializer_list<DType> allowed);
+/// An output shares no memory with an input, or refuse.
+void check_apart(const char* function, const char* argument, const View& output, const char* input_name,
+                 const View& input);
 
 }  // namespace heed

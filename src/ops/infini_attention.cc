@@ -1,5 +1,6 @@
 #include <heed/infini_attention.h>
 
+#include "ops/cached_attention.h"
 #include "ops/infini_attention_steps.h"
 #include "reference/infini_attention.h"
 
@@ -7,21 +8,6 @@ namespace heed {
 namespace {
 
 Tensor clone_of(const Tensor& tensor) { return tensor ? tensor.clone() : Tensor(); }
-
-/// Rows of one type from one place to another.
-void copy_rows(const View& from, const MutableView& to) {
-    dispatch_float(from.dtype(), [&]<class T>() {
-        for (std::int64_t b = 0; b < from.extent(0); ++b) {
-            for (std::int64_t h = 0; h < from.extent(1); ++h) {
-                for (std::int64_t t = 0; t < from.extent(2); ++t) {
-                    const T* x = from.as<T>() + b * from.stride(0) + h * from.stride(1) + t * from.stride(2);
-                    T* y = to.as<T>() + b * to.stride(0) + h * to.stride(1) + t * to.stride(2);
-                    for (std::int64_t c = 0; c < from.extent(3); ++c) { y[c * to.stride(3)] = x[c * from.stride(3)]; }
-                }
-            }
-        }
-    });
-}
 
 /// Gives an empty memory its sizes, and room for pending tokens where the call will leave or complete some.
 void make_room(const InfiniProblem& p, InfiniMemory& memory) {

@@ -12,7 +12,7 @@
 namespace heed {
 namespace {
 
-struct Checker {
+struct InfiniChecker {
     const char* function;
     InfiniProblem problem;
     std::vector<std::pair<const char*, View>> inputs;
@@ -139,7 +139,7 @@ struct Checker {
 InfiniProblem checked_infini_forward(const char* function, const View& q, const View& k, const View& v,
                                      const View& gates, const MutableView& out, const InfiniMemory& memory,
                                      const InfiniOptions& options) {
-    Checker checker{function, {}, {}};
+    InfiniChecker checker{function, {}, {}};
     checker.numbers(options);
     checker.local(options.local);
     const AttentionProblem attention = checked_forward(function, q, k, v, out, checker.problem.local, {});
@@ -154,7 +154,7 @@ InfiniProblem checked_infini_backward(const char* function, const View& q, const
                                       const View& gates, const View& dout, const InfiniGradients& gradients,
                                       const InfiniMemory& before, const InfiniOptions& options,
                                       const InfiniMemoryGradient& after) {
-    Checker checker{function, {}, {}};
+    InfiniChecker checker{function, {}, {}};
     InfiniProblem& p = checker.problem;
     checker.numbers(options);
     checker.local(options.local);

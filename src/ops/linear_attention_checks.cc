@@ -11,7 +11,7 @@
 namespace heed {
 namespace {
 
-struct Checker {
+struct LinearChecker {
     const char* function;
     LinearAttentionProblem problem;
     std::vector<std::pair<const char*, View>> inputs;
@@ -149,7 +149,7 @@ struct Checker {
 LinearAttentionProblem checked_linear_forward(const char* function, const View& q, const View& k, const View& v,
                                               const MutableView& out, const LinearAttentionOptions& options,
                                               const LinearState& initial, const MutableLinearState& final) {
-    Checker checker{function, {}, {}};
+    LinearChecker checker{function, {}, {}};
     LinearAttentionProblem& p = checker.problem;
     checker.tensors(q, k, v);
     checker.numbers(options);
@@ -168,7 +168,7 @@ LinearAttentionProblem checked_linear_backward(const char* function, const View&
                                                const View& dout, const LinearAttentionGradients& gradients,
                                                const LinearAttentionOptions& options, const LinearState& initial,
                                                const LinearState& dfinal) {
-    Checker checker{function, {}, {}};
+    LinearChecker checker{function, {}, {}};
     LinearAttentionProblem& p = checker.problem;
     checker.tensors(q, k, v);
     checker.numbers(options);

@@ -13,16 +13,16 @@
 namespace heed {
 namespace {
 
-constexpr const char* function = "matmul";
+constexpr const char* matmul_name = "matmul";
 
 void check_operand(const char* name, const View& view, int rank) {
-    if (!view) { refuse(function, name, "a tensor", "none"); }
-    if (view.rank() < 2) { refuse(function, name, "at least 2 axes", to_string(view.shape())); }
+    if (!view) { refuse(matmul_name, name, "a tensor", "none"); }
+    if (view.rank() < 2) { refuse(matmul_name, name, "at least 2 axes", to_string(view.shape())); }
     if (view.rank() != rank) {
-        refuse(function, name, std::to_string(rank) + " axes as a has", to_string(view.shape()));
+        refuse(matmul_name, name, std::to_string(rank) + " axes as a has", to_string(view.shape()));
     }
-    check_memory(function, name, view);
-    check_dtype(function, name, view, {DType::f32, DType::bf16, DType::f16, DType::f64});
+    check_memory(matmul_name, name, view);
+    check_dtype(matmul_name, name, view, {DType::f32, DType::bf16, DType::f16, DType::f64});
 }
 
 template <class AnyView>
@@ -37,11 +37,11 @@ void leading_axes(const View& a, const View& b, const View& c, MatmulProblem& pr
         const std::int64_t longer = a.extent(axis) != 1 ? a.extent(axis) : b.extent(axis);
         const std::string of_a = std::to_string(longer);
         if (b.extent(axis) != 1 && b.extent(axis) != longer) {
-            refuse(function, "b", of_a + " or 1 along axis " + std::to_string(axis) + ", as in a",
+            refuse(matmul_name, "b", of_a + " or 1 along axis " + std::to_string(axis) + ", as in a",
                    to_string(b.shape()));
         }
         if (c.extent(axis) != 1 && c.extent(axis) != longer && longer != 1) {
-            refuse(function, "c", of_a + " or 1 along axis " + std::to_string(axis), to_string(c.shape()));
+            refuse(matmul_name, "c", of_a + " or 1 along axis " + std::to_string(axis), to_string(c.shape()));
         }
         const std::int64_t extent = c.extent(axis) != 1 ? c.extent(axis) : longer;
         MatmulProblem::Axes& axes = c.extent(axis) != 1 ? problem.kept : problem.summed;
@@ -66,17 +66,18 @@ MatmulProblem checked(const View& a, const View& b, const MutableView& c, const 
     problem.depth = a.extent(column);
     problem.columns = b.extent(column);
     if (b.extent(row) != problem.depth) {
-        refuse(function, "b", std::to_string(problem.depth) + " rows, the columns of a", to_string(b.shape()));
+        refuse(matmul_name, "b", std::to_string(problem.depth) + " rows, the columns of a", to_string(b.shape()));
     }
     if (c.extent(row) != problem.rows || c.extent(column) != problem.columns) {
-        refuse(function, "c", "a matrix of " + to_string(Shape{problem.rows, problem.columns}), to_string(c.shape()));
+        refuse(matmul_name, "c", "a matrix of " + to_string(Shape{problem.rows, problem.columns}),
+               to_string(c.shape()));
     }
     leading_axes(a, b, c, problem);
-    check_output(function, "c", c, c.shape(), {DType::f32, DType::bf16, DType::f16, DType::f64});
-    if (overlaps(c, a)) { refuse(function, "c", "memory apart from a", "an overlap"); }
-    if (overlaps(c, b)) { refuse(function, "c", "memory apart from b", "an overlap"); }
+    check_output(matmul_name, "c", c, c.shape(), {DType::f32, DType::bf16, DType::f16, DType::f64});
+    if (overlaps(c, a)) { refuse(matmul_name, "c", "memory apart from a", "an overlap"); }
+    if (overlaps(c, b)) { refuse(matmul_name, "c", "memory apart from b", "an overlap"); }
     const auto finite = [](const char* name, double value) {
-        if (!std::isfinite(value)) { refuse(function, name, "a finite number", std::to_string(value)); }
+        if (!std::isfinite(value)) { refuse(matmul_name, name, "a finite number", std::to_string(value)); }
     };
     finite("alpha", options.alpha);
     finite("beta", options.beta);

@@ -4,12 +4,6 @@
 #include "ops/attention_checks.h"
 
 namespace heed {
-namespace {
-
-constexpr std::int64_t largest_position = std::int64_t{1} << 53;
-
-}  // namespace
-
 View checked_positions(const char* function, const char* argument, const View& positions, std::int64_t batch,
                        std::int64_t length) {
     if (!positions) { return {}; }

@@ -107,10 +107,6 @@ Grid checked(const char* function, const char* name, const View& bias, const cha
     return grid;
 }
 
-void check_apart(const char* function, const char* name, const View& output, const char* input, const View& view) {
-    if (overlaps(output, view)) { refuse(function, name, std::string("memory apart from ") + input, "an overlap"); }
-}
-
 }  // namespace
 
 std::int64_t relative_bucket(std::int64_t distance, const RelativeBuckets& buckets) {

@@ -9,7 +9,7 @@
 namespace heed {
 namespace {
 
-constexpr const char* function = "rope_table";
+constexpr const char* rope_table_name = "rope_table";
 constexpr std::int64_t largest_size = std::int64_t{1} << 20;
 constexpr std::int64_t largest_length = std::int64_t{1} << 53;
 
@@ -23,13 +23,14 @@ std::string shown(double value) {
 }
 
 double positive(const std::string& name, double value) {
-    if (!(value > 0) || !std::isfinite(value)) { refuse(function, name, "a positive number", shown(value)); }
+    if (!(value > 0) || !std::isfinite(value)) { refuse(rope_table_name, name, "a positive number", shown(value)); }
     return value;
 }
 
 double trained_length(const std::string& name, std::int64_t trained) {
     if (trained < 1 || trained > largest_length) {
-        refuse(function, name + ".trained", "the length the model was trained for, 1 to 2^53", std::to_string(trained));
+        refuse(rope_table_name, name + ".trained", "the length the model was trained for, 1 to 2^53",
+               std::to_string(trained));
     }
     return static_cast<double>(trained);
 }
@@ -52,7 +53,7 @@ struct Maker {
         return {std::move(frequencies), attention_factor, rope.pairing};
     }
     double stretched(const std::string& name, double factor) const {
-        if (rope.size < 4) { refuse(function, name + ": rope.size", "4 or more", std::to_string(rope.size)); }
+        if (rope.size < 4) { refuse(rope_table_name, name + ": rope.size", "4 or more", std::to_string(rope.size)); }
         const auto size = static_cast<double>(rope.size);
         return positive(name + ": the stretched rope.theta", rope.theta * std::pow(factor, size / (size - 2)));
     }
@@ -81,9 +82,9 @@ struct Maker {
         const double trained = trained_length("yarn", s.trained);
         positive("yarn.beta_slow", s.beta_slow);
         if (positive("yarn.beta_fast", s.beta_fast) < s.beta_slow) {
-            refuse(function, "yarn.beta_fast", "at least beta_slow = " + shown(s.beta_slow), shown(s.beta_fast));
+            refuse(rope_table_name, "yarn.beta_fast", "at least beta_slow = " + shown(s.beta_slow), shown(s.beta_fast));
         }
-        if (!(rope.theta > 1)) { refuse(function, "yarn: rope.theta", "more than 1", shown(rope.theta)); }
+        if (!(rope.theta > 1)) { refuse(rope_table_name, "yarn: rope.theta", "more than 1", shown(rope.theta)); }
         const auto size = static_cast<double>(rope.size);
         // The index of the pair that turns so many times within the trained length.
         const auto index = [&](double turns) {
@@ -108,7 +109,7 @@ struct Maker {
     static double yarn_attention_factor(const rope_scaling::Yarn& s) {
         const auto not_negative = [](const char* name, double value) {
             if (!(value >= 0) || !std::isfinite(value)) {
-                refuse(function, name, "0 or a positive number", shown(value));
+                refuse(rope_table_name, name, "0 or a positive number", shown(value));
             }
         };
         not_negative("yarn.mscale", s.mscale);
@@ -123,8 +124,8 @@ struct Maker {
         const double trained = trained_length("llama3", s.trained);
         positive("llama3.low_freq_factor", s.low_freq_factor);
         if (!(positive("llama3.high_freq_factor", s.high_freq_factor) > s.low_freq_factor)) {
-            refuse(function, "llama3.high_freq_factor", "more than low_freq_factor = " + shown(s.low_freq_factor),
-                   shown(s.high_freq_factor));
+            refuse(rope_table_name, "llama3.high_freq_factor",
+                   "more than low_freq_factor = " + shown(s.low_freq_factor), shown(s.high_freq_factor));
         }
         std::vector<double> f = plain(rope.theta, rope.size);
         for (double& x : f) {
@@ -142,7 +143,8 @@ struct Maker {
         std::vector<double> f = plain(rope.theta, rope.size);
         const auto check = [&](const std::string& name, const std::vector<double>& list) {
             if (list.size() != f.size()) {
-                refuse(function, name, std::to_string(f.size()) + " numbers, one a pair", std::to_string(list.size()));
+                refuse(rope_table_name, name, std::to_string(f.size()) + " numbers, one a pair",
+                       std::to_string(list.size()));
             }
             for (std::size_t i = 0; i < list.size(); ++i) { positive(name + "[" + std::to_string(i) + "]", list[i]); }
         };
@@ -154,13 +156,13 @@ struct Maker {
             return table(std::move(f), positive("longrope.attention_factor", *s.attention_factor));
         }
         if (factor <= 1) { return table(std::move(f)); }
-        if (s.trained < 2) { refuse(function, "longrope.trained", "2 or more", std::to_string(s.trained)); }
+        if (s.trained < 2) { refuse(rope_table_name, "longrope.trained", "2 or more", std::to_string(s.trained)); }
         return table(std::move(f), std::sqrt(1 + std::log(factor) / std::log(trained)));
     }
 
     RopeTable operator()(const rope_scaling::Proportional& s) const {
         if (!(s.share > 0 && s.share <= 1)) {
-            refuse(function, "proportional.share", "0 < share <= 1", shown(s.share));
+            refuse(rope_table_name, "proportional.share", "0 < share <= 1", shown(s.share));
         }
         const double factor = positive("proportional.factor", s.factor);
         std::vector<double> f = plain(rope.theta, rope.size);
@@ -185,19 +187,20 @@ bool depends_on_length(const RopeScaling& scaling) {
 
 RopeTable rope_table(const Rope& rope, std::int64_t length) {
     if (rope.size < 2 || rope.size % 2 != 0 || rope.size > largest_size) {
-        refuse(function, "rope.size", "an even number from 2 to 2^20", std::to_string(rope.size));
+        refuse(rope_table_name, "rope.size", "an even number from 2 to 2^20", std::to_string(rope.size));
     }
     positive("rope.theta", rope.theta);
     if (rope.pairing != Pairing::interleaved && rope.pairing != Pairing::halves) {
-        refuse(function, "rope.pairing", "interleaved or halves", std::to_string(static_cast<int>(rope.pairing)));
+        refuse(rope_table_name, "rope.pairing", "interleaved or halves",
+               std::to_string(static_cast<int>(rope.pairing)));
     }
     if (length < 0 || length > largest_length) {
-        refuse(function, "length", "0 (the trained length) to 2^53", std::to_string(length));
+        refuse(rope_table_name, "length", "0 (the trained length) to 2^53", std::to_string(length));
     }
     RopeTable table = std::visit(Maker{rope, length}, rope.scaling);
     // Settings that are each fine can still overflow together.
     for (const double f : table.frequencies) {
-        if (!std::isfinite(f)) { refuse(function, "rope", "settings that give finite frequencies", shown(f)); }
+        if (!std::isfinite(f)) { refuse(rope_table_name, "rope", "settings that give finite frequencies", shown(f)); }
     }
     positive("rope: the attention factor that its settings give", table.attention_factor);
     return table;

@@ -1,12 +1,11 @@
 #include "reference/attention.h"
 
+#include "reference/rows.h"
+
 #include <cmath>
-#include <limits>
 
 namespace heed::reference {
 namespace {
-
-constexpr double infinity = std::numeric_limits<double>::infinity();
 
 /// A rank-4 tensor [b, h, row, column] of any float type, read as double.
 double at(const View& x, std::int64_t b, std::int64_t h, std::int64_t row, std::int64_t column) {

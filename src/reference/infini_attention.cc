@@ -7,8 +7,6 @@
 namespace heed::reference {
 namespace {
 
-using Problem = InfiniProblem;
-
 /// sigma(x) = elu(x) + 1
 Row sigma(const Row& x) {
     Row y(x.size());
@@ -27,7 +25,7 @@ struct Memory {
     std::vector<Row> m;
     Row z;
 
-    Memory(const Problem& p, const View& from_m, const View& from_z, std::int64_t b, std::int64_t g)
+    Memory(const InfiniProblem& p, const View& from_m, const View& from_z, std::int64_t b, std::int64_t g)
         : m(index(p.head_size), Row(index(p.value_size), 0)), z(index(p.head_size), 0) {
         for (std::int64_t d = 0; d < p.head_size; ++d) {
             if (from_m) { m[index(d)] = row_of(from_m, b, g, d); }
@@ -66,7 +64,7 @@ private:
 };
 
 /// x M / (x . z), or 0 where the denominator is below epsilon.
-Row retrieve(const Problem& p, const Memory& memory, const Row& x) {
+Row retrieve(const InfiniProblem& p, const Memory& memory, const Row& x) {
     const double c = dot(x, memory.z);
     Row r = memory.read(x);
     for (double& value : r) { value = c < p.options.epsilon ? 0 : value / c; }
@@ -74,7 +72,8 @@ Row retrieve(const Problem& p, const Memory& memory, const Row& x) {
 }
 /// of r = x M / c, c = x . z:
 ///   dx += M (dr / c) - (dr . r / c) z,   dM += x (dr / c)^T,   dz -= (dr . r / c) x
-void retrieve_backward(const Problem& p, const Memory& memory, const Row& x, const Row& dr, Row& dx, Memory& dmemory) {
+void retrieve_backward(const InfiniProblem& p, const Memory& memory, const Row& x, const Row& dr, Row& dx,
+                       Memory& dmemory) {
     const double c = dot(x, memory.z);
     if (c < p.options.epsilon) { return; }
     const double dc = -dot(dr, memory.read(x)) / (c * c);
@@ -87,13 +86,13 @@ void retrieve_backward(const Problem& p, const Memory& memory, const Row& x, con
 }
 
 /// What step 3 stores of a token: v, less what the memory says already where the update is by delta.
-Row novelty(const Problem& p, const Memory& before, bool empty, const Row& x, Row v) {
+Row novelty(const InfiniProblem& p, const Memory& before, bool empty, const Row& x, Row v) {
     if (p.options.update == MemoryUpdate::delta && !empty) { add(v, -1, retrieve(p, before, x)); }
     return v;
 }
 /// Step 3: M + sum_t sigma(k_t) (v_t - r_t)^T, z + sum_t sigma(k_t); all r_t from the memory before.
-Memory updated(const Problem& p, const Memory& before, bool empty, const View& keys, const View& values, std::int64_t b,
-               std::int64_t g) {
+Memory updated(const InfiniProblem& p, const Memory& before, bool empty, const View& keys, const View& values,
+               std::int64_t b, std::int64_t g) {
     Memory after = before;
     for (std::int64_t t = 0; t < keys.extent(2); ++t) {
         const Row x = sigma(row_of(keys, b, g, t));
@@ -104,7 +103,7 @@ Memory updated(const Problem& p, const Memory& before, bool empty, const View& k
 }
 
 /// Step 1 of some queries over the keys of their segment: the last query sees the last key.
-AttentionProblem local_problem(const Problem& p, const View& q, const View& keys, const View& values) {
+AttentionProblem local_problem(const InfiniProblem& p, const View& q, const View& keys, const View& values) {
     AttentionProblem local;
     local.batch = p.batch;
     local.heads = p.heads;
@@ -134,7 +133,7 @@ Row local_row(const AttentionProblem& local, std::int64_t b, std::int64_t h, std
 
 }  // namespace
 
-void infini_piece(const Problem& p, const InfiniPiece& piece, InfiniMemory& memory) {
+void infini_piece(const InfiniProblem& p, const InfiniPiece& piece, InfiniMemory& memory) {
     const bool empty = memory.segments == 0;
     const bool bypass = empty && p.options.first_segment == FirstSegment::local_only;
     const AttentionProblem attention = local_problem(p, piece.q, piece.keys, piece.values);
@@ -193,7 +192,7 @@ struct Sum {
 /// One segment's share of the backward pass: rows of gradients, in the shapes of the segment's inputs.
 class SegmentBackward {
 public:
-    SegmentBackward(const Problem& problem, std::int64_t segment, bool empty)
+    SegmentBackward(const InfiniProblem& problem, std::int64_t segment, bool empty)
         : p(problem),
           s(segment),
           empty_(empty),
@@ -298,7 +297,7 @@ private:
         }
     }
 
-    const Problem& p;
+    const InfiniProblem& p;
     std::int64_t s;
     bool empty_;
     bool bypass_;
@@ -308,7 +307,7 @@ private:
 
 }  // namespace
 
-void infini_attend_backward(const Problem& p, const View& dout, const InfiniGradients& gradients,
+void infini_attend_backward(const InfiniProblem& p, const View& dout, const InfiniGradients& gradients,
                             const InfiniMemory& start, const InfiniMemoryGradient& after) {
     // The memory before each segment, [segment][b * G + g], by steps 3 of the forward pass.
     std::vector<std::vector<Memory>> before(index(p.segments()));

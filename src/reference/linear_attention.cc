@@ -7,10 +7,8 @@
 namespace heed::reference {
 namespace {
 
-using Problem = LinearAttentionProblem;
-
 /// phi(x)
-Row feature(const Problem& p, const Row& x) {
+Row feature(const LinearAttentionProblem& p, const Row& x) {
     Row y(index(p.feature_size));
     if (p.options.feature == FeatureMap::function) {
         p.options.feature_function.map(x, y);
@@ -26,7 +24,7 @@ Row feature(const Problem& p, const Row& x) {
     return y;
 }
 /// of y = phi(x):  dx = phi'(x) dy
-Row feature_backward(const Problem& p, const Row& x, const Row& dy) {
+Row feature_backward(const LinearAttentionProblem& p, const Row& x, const Row& dy) {
     Row dx(x.size());
     if (p.options.feature == FeatureMap::function) {
         p.options.feature_function.backward(x, dy, dx);
@@ -47,9 +45,9 @@ struct State {
     std::vector<Row> s;
     Row z;
 
-    explicit State(const Problem& p)
+    explicit State(const LinearAttentionProblem& p)
         : s(index(p.feature_size), Row(index(p.value_size), 0)), z(index(p.feature_size), 0) {}
-    State(const Problem& p, const LinearState& from, std::int64_t b, std::int64_t n) : State(p) {
+    State(const LinearAttentionProblem& p, const LinearState& from, std::int64_t b, std::int64_t n) : State(p) {
         for (std::size_t f = 0; f < s.size(); ++f) {
             const auto at = static_cast<std::int64_t>(f);
             if (from.s) { s[f] = row_of(from.s, b, n, at); }
@@ -107,7 +105,8 @@ struct Chunk {
     double decay;
     std::vector<Row> k, phi_k, v;
 
-    Chunk(const Problem& p, std::int64_t entry, std::int64_t state, std::int64_t first, std::int64_t last)
+    Chunk(const LinearAttentionProblem& p, std::int64_t entry, std::int64_t state, std::int64_t first,
+          std::int64_t last)
         : b(entry), n(state), g(state / p.sharers()), begin(first), end(last), decay(p.decay(state)) {
         for (std::int64_t j = begin; j < end; ++j) {
             k.push_back(row_of(p.k, b, g, j));
@@ -140,7 +139,7 @@ struct Query {
     Row numerator;
     double denominator = 0;
 
-    Query(const Problem& p, const Chunk& c, const State& state, std::int64_t h, std::int64_t t)
+    Query(const LinearAttentionProblem& p, const Chunk& c, const State& state, std::int64_t h, std::int64_t t)
         : x(row_of(p.q, c.b, h, t)), phi(feature(p, x)) {
         for (double& value : phi) { value *= p.options.scale; }
         const std::int64_t i = t - c.begin;
@@ -166,7 +165,7 @@ void for_each_chunk(std::int64_t length, std::int64_t chunk, Function&& function
 
 }  // namespace
 
-void linear_attend(const Problem& p, std::int64_t chunk) {
+void linear_attend(const LinearAttentionProblem& p, std::int64_t chunk) {
     for (std::int64_t b = 0; b < p.batch; ++b) {
         for (std::int64_t n = 0; n < p.states; ++n) {
             State state(p, p.initial, b, n);
@@ -201,7 +200,7 @@ namespace {
 
 /// One state's share of the backward pass. dk and dv of a key/value head are summed over its states.
 struct Backward {
-    const Problem& p;
+    const LinearAttentionProblem& p;
     std::int64_t b, n;
     std::vector<Row>& dk;
     std::vector<Row>& dv;
@@ -299,7 +298,7 @@ struct Backward {
 
 }  // namespace
 
-void linear_attend_backward(const Problem& p, std::int64_t chunk) {
+void linear_attend_backward(const LinearAttentionProblem& p, std::int64_t chunk) {
     Row ddecay(index(p.states), 0);
     for (std::int64_t b = 0; b < p.batch; ++b) {
         for (std::int64_t g = 0; g < p.kv_heads; ++g) {

@@ -1,14 +1,11 @@
 #include "reference/merge.h"
 
-#include "base/dispatch.h"
+#include "reference/rows.h"
 
 #include <cmath>
-#include <limits>
 
 namespace heed::reference {
 namespace {
-
-constexpr double infinity = std::numeric_limits<double>::infinity();
 
 /// Element e of row n of [...,E].
 double at(const View& x, std::int64_t n, std::int64_t e) {

@@ -5,11 +5,14 @@
 
 #include <heed/view.h>
 
+#include <limits>
 #include <vector>
 
 namespace heed::reference {
 
 using Row = std::vector<double>;
+
+constexpr double infinity = std::numeric_limits<double>::infinity();
 
 inline std::size_t index(std::int64_t n) { return static_cast<std::size_t>(n); }
 

@@ -3,6 +3,7 @@
 #include <heed/random.h>
 
 #include "base/dispatch.h"
+#include "support/numbers.h"
 #include "support/random.h"
 
 #include <algorithm>
@@ -13,8 +14,6 @@
 
 namespace heed::conformance {
 namespace {
-
-constexpr double infinity = std::numeric_limits<double>::infinity();
 
 DType dtype_named(std::string_view name) {
     for (const DType dtype : {DType::f32, DType::bf16, DType::f16, DType::f64}) {
@@ -256,7 +255,7 @@ void Problem::make_bias() {
     const bool far = c[Axis::inputs] == "far bias";
     options.bias = pairwise(dtype_named(c[Axis::bias_dtype]), c[Axis::bias], [&](std::int64_t i, std::int64_t j) {
         if (far) { return i % 3 == 0 || j % 2 == 0 ? -1e4 : random.normal(); }
-        return random.chance(0.06) ? -infinity : random.normal();
+        return random.chance(0.06) ? -testing::infinity : random.normal();
     });
 }
 
@@ -276,7 +275,7 @@ void Problem::make_rows() {
         Tensor& sinks = tensors_.emplace_back(c[Axis::sinks] == "f32" ? DType::f32 : DType::f64, Shape{H});
         for (std::int64_t h = 0; h < H; ++h) {
             const bool off = c[Axis::sinks] == "some -inf" && h % 2 == 0;
-            write_number(sinks.dtype(), sinks.data(), h, off ? -infinity : random.normal());
+            write_number(sinks.dtype(), sinks.data(), h, off ? -testing::infinity : random.normal());
         }
         options.sinks = std::as_const(sinks).view();
     }
@@ -302,7 +301,7 @@ void Problem::find_visible() {
                         };
                         sees = read_number(a.dtype(), a.data(), part(0, n) + part(1, h) + part(2, i) + part(3, j)) != 0;
                     }
-                    sees = sees && bias(n, h, i, j) != -infinity;
+                    sees = sees && bias(n, h, i, j) != -testing::infinity;
                     visible_[static_cast<std::size_t>(((n * H + h) * longest_queries + i) * longest_keys + j)] = sees;
                 }
             }
@@ -325,7 +324,7 @@ double Problem::slope(std::int64_t n, std::int64_t h) const {
 }
 
 double Problem::sink(std::int64_t h) const {
-    return options.sinks ? read_number(options.sinks.dtype(), options.sinks.data(), h) : -infinity;
+    return options.sinks ? read_number(options.sinks.dtype(), options.sinks.data(), h) : -testing::infinity;
 }
 
 bool Problem::keeps(std::int64_t n, std::int64_t h, std::int64_t i, std::int64_t j) const {

@@ -1,5 +1,6 @@
 #include "base/dispatch.h"
 #include "conformance/problem.h"
+#include "support/numbers.h"
 #include "support/random.h"
 
 #include <cmath>
@@ -8,7 +9,6 @@
 namespace heed::conformance {
 namespace {
 
-constexpr double infinity = std::numeric_limits<double>::infinity();
 constexpr double nan = std::numeric_limits<double>::quiet_NaN();
 
 double rounded(DType dtype, double value) {
@@ -59,7 +59,7 @@ void Problem::make_tensors() {
     };
     q = make(0, dtype, H, T, D, query_used, nan, inputs == "large" ? 30 : 1, clean_q);
     k = make(1, dtype, G, S, D, key_used, nan, 1, clean_k);
-    v = make(2, dtype, G, S, E, key_used, plant ? infinity : nan, 1, clean_v);
+    v = make(2, dtype, G, S, E, key_used, plant ? testing::infinity : nan, 1, clean_v);
     dout = make(3, out_dtype, H, T, E, query_used, nan, 1, clean_dout);
     if (inputs == "equal") {  // every key of a head the same: all weights equal
         for (std::int64_t e = 0; e < B * G * S * D; ++e) {
@@ -74,7 +74,7 @@ void Problem::make_tensors() {
         clean_dlse.assign(static_cast<std::size_t>(B * H * T), 0);
         for (std::int64_t e = 0; e < B * H * T; ++e) {
             // With a sink even a row that sees nothing has an lse to differentiate.
-            const bool with_sink = sink(e / T % H) != -infinity;
+            const bool with_sink = sink(e / T % H) != -testing::infinity;
             const bool in_use = query_used[static_cast<std::size_t>(e)] != 0;
             if (!in_use && with_sink && plant) {
                 dlse.store(e, 0);
@@ -99,7 +99,7 @@ void Problem::plant_hidden_bias() {
             const std::int64_t n = e / (shape[3] * shape[2] * H);
             const Piece& piece = pieces[static_cast<std::size_t>(n)];
             const bool inside = i < piece.queries && j < piece.keys;
-            if ((!inside || !visible(n, h, i, j)) && placed.load(e) != -infinity) { placed.store(e, nan); }
+            if ((!inside || !visible(n, h, i, j)) && placed.load(e) != -testing::infinity) { placed.store(e, nan); }
         }
     }
 }

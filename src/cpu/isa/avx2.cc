@@ -7,7 +7,6 @@ namespace {
 struct Avx2 {
     static constexpr int lanes = 8;
     static constexpr int registers = 16;
-    static constexpr bool bf16_products = false;
 };
 
 }  // namespace

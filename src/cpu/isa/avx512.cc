@@ -7,7 +7,6 @@ namespace {
 struct Avx512 {
     static constexpr int lanes = 16;
     static constexpr int registers = 32;
-    static constexpr bool bf16_products = false;
 };
 
 }  // namespace

@@ -7,7 +7,6 @@ namespace {
 struct Neon {
     static constexpr int lanes = 4;
     static constexpr int registers = 32;
-    static constexpr bool bf16_products = false;
 };
 
 }  // namespace

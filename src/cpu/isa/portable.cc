@@ -7,7 +7,6 @@ namespace {
 struct Portable {
     static constexpr int lanes = 4;
     static constexpr int registers = 16;
-    static constexpr bool bf16_products = false;
 };
 
 }  // namespace

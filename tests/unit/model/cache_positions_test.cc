@@ -4,11 +4,11 @@
 namespace heed::testing {
 namespace {
 
-constexpr std::int64_t rotary = 4;
+constexpr std::int64_t rotary_size = 4;
 
 CacheConfig rotating(CachePositions positions = CachePositions::original, RopeScaling scaling = {}) {
     CacheConfig config = small_config();
-    config.rope = Rope{.size = rotary, .theta = 100, .pairing = Pairing::halves, .scaling = std::move(scaling)};
+    config.rope = Rope{.size = rotary_size, .theta = 100, .pairing = Pairing::halves, .scaling = std::move(scaling)};
     config.positions = positions;
     return config;
 }

@@ -24,7 +24,7 @@ json config(const std::string& name) { return json::parse(read_file(folder / (na
 
 std::int64_t total(const json& config) { return parameters(model_from_config(config.dump())).total; }
 
-std::string message_of(const std::string& text) {
+std::string message_of_text(const std::string& text) {
     try {
         model_from_config(text);
     } catch (const Error& error) { return error.what(); }
@@ -34,13 +34,13 @@ std::string message_of(const std::string& text) {
 std::string message_with(const std::string& name, const std::string& key, const json& value) {
     json changed = config(name);
     changed[key] = value;
-    return message_of(changed.dump());
+    return message_of_text(changed.dump());
 }
 
 std::string message_without(const std::string& name, const std::string& key) {
     json changed = config(name);
     changed.erase(key);
-    return message_of(changed.dump());
+    return message_of_text(changed.dump());
 }
 
 // The element counts come from checkpoints that transformers wrote; see README.md beside them.
@@ -221,16 +221,17 @@ TEST(Config, MessagesNameKeyExpectationAndValue) {
 }
 
 TEST(Config, HostileText) {
-    EXPECT_EQ(message_of(""), "[model_from_config] json: expected JSON text, came something else at byte 1");
-    EXPECT_EQ(message_of("[1]"), "[model_from_config] json: expected an object, came [1]");
-    EXPECT_EQ(message_of("null"), "[model_from_config] json: expected an object, came null");
-    EXPECT_NE(message_of("{} {}").find("expected JSON text"), std::string::npos);
-    EXPECT_NE(message_of("{\"model_type\": \"\xff\"}").find("expected JSON text"), std::string::npos);
-    EXPECT_NE(message_of("{\"a\": 1e999}").find("that a double can hold"), std::string::npos);
-    EXPECT_EQ(message_of("{\"a\": 1, \"b\": 2, \"a\": 3}"),
+    EXPECT_EQ(message_of_text(""), "[model_from_config] json: expected JSON text, came something else at byte 1");
+    EXPECT_EQ(message_of_text("[1]"), "[model_from_config] json: expected an object, came [1]");
+    EXPECT_EQ(message_of_text("null"), "[model_from_config] json: expected an object, came null");
+    EXPECT_NE(message_of_text("{} {}").find("expected JSON text"), std::string::npos);
+    EXPECT_NE(message_of_text("{\"model_type\": \"\xff\"}").find("expected JSON text"), std::string::npos);
+    EXPECT_NE(message_of_text("{\"a\": 1e999}").find("that a double can hold"), std::string::npos);
+    EXPECT_EQ(message_of_text("{\"a\": 1, \"b\": 2, \"a\": 3}"),
               "[model_from_config] json: expected every key once, came \"a\" twice");
-    EXPECT_EQ(message_of(std::string(100000, '[')), "[model_from_config] json: expected at most 32 levels, came more");
-    EXPECT_NE(message_of(std::string((16U << 20U) + 1, ' ')).find("at most 16777216 bytes"), std::string::npos);
+    EXPECT_EQ(message_of_text(std::string(100000, '[')),
+              "[model_from_config] json: expected at most 32 levels, came more");
+    EXPECT_NE(message_of_text(std::string((16U << 20U) + 1, ' ')).find("at most 16777216 bytes"), std::string::npos);
     // Nothing that a terminal would obey, and not more than fits a line.
     const std::string text = message_with("llama", "vocab_size", "\x1b[31m" + std::string(5000, 'x'));
     EXPECT_EQ(text.find('\x1b'), std::string::npos);

@@ -6,6 +6,7 @@
 #include <heed/heed.h>
 
 #include "base/dispatch.h"
+#include "support/numbers.h"
 #include "support/random.h"
 
 #include <cmath>
@@ -15,8 +16,6 @@
 #include <vector>
 
 namespace heed::testing {
-
-constexpr double infinity = std::numeric_limits<double>::infinity();
 
 inline double number(const Tensor& t, std::int64_t n) { return read_number(t.dtype(), t.data(), n); }
 

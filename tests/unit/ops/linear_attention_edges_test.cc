@@ -1,5 +1,6 @@
 // What lies at the edges of linear attention: threads, lengths, sizes of 0, NaN, wrong calls.
 #include "cpu/instruction_sets.h"
+#include "support/numbers.h"
 #include "unit/ops/linear_attention_testing.h"
 
 #include <cstdlib>
@@ -8,8 +9,6 @@ namespace heed {
 namespace {
 
 using namespace testing_linear;
-
-constexpr double infinity = std::numeric_limits<double>::infinity();
 
 /// The message of the Error that `call` throws.
 template <class Call>
@@ -118,7 +117,7 @@ TEST(LinearAttentionEdges, LengthsHideWhatLiesBeyond) {
                             if (dtype == DType::f32) {
                                 x.as<float>()[at] = std::numeric_limits<float>::quiet_NaN();
                             } else {
-                                x.as<double>()[at] = infinity;
+                                x.as<double>()[at] = testing::infinity;
                             }
                         }
                     }
@@ -285,7 +284,7 @@ TEST(LinearAttentionEdges, WrongCallsSayWhatIsWrong) {
     EXPECT_EQ(attempt({.causal = false, .decay = in.decay}),
               "[linear_attend] decay: expected none without causal, got a tensor");
     EXPECT_EQ(attempt({.epsilon = -1}), "[linear_attend] epsilon: expected 0 or a positive number, got -1.000000");
-    EXPECT_EQ(attempt({.scale = infinity}), "[linear_attend] scale: expected a finite number, got inf");
+    EXPECT_EQ(attempt({.scale = testing::infinity}), "[linear_attend] scale: expected a finite number, got inf");
     EXPECT_EQ(attempt({.chunk = -3}), "[linear_attend] chunk: expected 1 or more, or 0 for the fastest, got -3");
     EXPECT_EQ(attempt({.feature = FeatureMap::function}),
               "[linear_attend] feature_function.map: expected a function, got none");

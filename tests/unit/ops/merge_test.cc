@@ -11,23 +11,23 @@ namespace {
 
 using Parts = std::vector<PartialResult>;
 
-struct Result {
+struct MergeResult {
     Tensor out, lse;
     operator PartialResult() const { return {out, lse}; }
 };
 
-Result merged(Context& context, const Parts& parts, DType dtype = DType::f64) {
-    Result result{Tensor(dtype, parts[0].out.shape()), Tensor(DType::f64, parts[0].lse.shape())};
+MergeResult merged(Context& context, const Parts& parts, DType dtype = DType::f64) {
+    MergeResult result{Tensor(dtype, parts[0].out.shape()), Tensor(DType::f64, parts[0].lse.shape())};
     merge(context, parts, result.out, result.lse);
     return result;
 }
 
-Result random_part(DType dtype, unsigned seed) {
+MergeResult random_part(DType dtype, unsigned seed) {
     return {random(dtype, {2, 3, 5, 7}, seed),
             random(dtype == DType::f64 ? DType::f64 : DType::f32, {2, 3, 5}, seed + 1, 3)};
 }
-Result empty_part(DType dtype) {
-    Result part = random_part(dtype, 0);
+MergeResult empty_part(DType dtype) {
+    MergeResult part = random_part(dtype, 0);
     for (std::int64_t n = 0; n < part.out.elements(); ++n) { set(part.out, n, std::nan("")); }
     for (std::int64_t n = 0; n < part.lse.elements(); ++n) { set(part.lse, n, -infinity); }
     return part;
@@ -41,7 +41,7 @@ TEST(Merge, KnownNumbers) {
         set(la, 0, 1.3);
         set(b, 0, -1);
         set(lb, 0, 0.4);
-        const Result result = merged(context, {{a, la}, {b, lb}}, dtype);
+        const MergeResult result = merged(context, {{a, la}, {b, lb}}, dtype);
         const double tolerance = dtype == DType::f64 ? 1e-10 : 2e-7;
         EXPECT_NEAR(get(result.out, 0), 1.1328485079, tolerance);
         EXPECT_NEAR(get(result.lse, 0), 1.6411538747, tolerance);
@@ -51,17 +51,17 @@ TEST(Merge, KnownNumbers) {
 TEST(Merge, ThreePartsInEveryOrderAndGrouping) {
     Context context(2);
     for (const DType dtype : {DType::f64, DType::f32, DType::bf16, DType::f16}) {
-        const Result part[3] = {random_part(dtype, 1), random_part(dtype, 11), random_part(dtype, 21)};
-        const Result all = merged(context, {part[0], part[1], part[2]});
+        const MergeResult part[3] = {random_part(dtype, 1), random_part(dtype, 11), random_part(dtype, 21)};
+        const MergeResult all = merged(context, {part[0], part[1], part[2]});
         // One rounding of the result to the type; the parts are exact inputs.
         const double tolerance = dtype == DType::f64 ? 1e-14 : 1e-6;
         int order[3] = {0, 1, 2};
         do {
-            const Result together = merged(context, {part[order[0]], part[order[1]], part[order[2]]});
-            const Result first = merged(context, {part[order[0]], part[order[1]]});
-            const Result left = merged(context, {first, part[order[2]]});
-            const Result right = merged(context, {part[order[2]], first});
-            for (const Result* result : {&together, &left, &right}) {
+            const MergeResult together = merged(context, {part[order[0]], part[order[1]], part[order[2]]});
+            const MergeResult first = merged(context, {part[order[0]], part[order[1]]});
+            const MergeResult left = merged(context, {first, part[order[2]]});
+            const MergeResult right = merged(context, {part[order[2]], first});
+            for (const MergeResult* result : {&together, &left, &right}) {
                 expect_near(result->out, all.out, tolerance);
                 expect_near(result->lse, all.lse, tolerance);
             }
@@ -72,15 +72,15 @@ TEST(Merge, ThreePartsInEveryOrderAndGrouping) {
 TEST(Merge, AnEmptyPartChangesNoBit) {
     Context context(1);
     for (const DType dtype : {DType::f64, DType::f32, DType::bf16, DType::f16}) {
-        Result part = random_part(dtype, 5);
+        MergeResult part = random_part(dtype, 5);
         set(part.out, 3, -0.0);
-        const Result empty = empty_part(dtype);
+        const MergeResult empty = empty_part(dtype);
         for (const Parts& parts : {Parts{part, empty}, Parts{empty, part}, Parts{empty, part, empty}, Parts{part}}) {
-            const Result result = merged(context, parts, dtype);
+            const MergeResult result = merged(context, parts, dtype);
             expect_same(result.out, part.out);
             expect_same(result.lse, part.lse);
         }
-        const Result nothing = merged(context, {empty, empty}, dtype);
+        const MergeResult nothing = merged(context, {empty, empty}, dtype);
         for (std::int64_t n = 0; n < nothing.out.elements(); ++n) { ASSERT_EQ(get(nothing.out, n), 0); }
         for (std::int64_t n = 0; n < nothing.lse.elements(); ++n) { ASSERT_EQ(get(nothing.lse, n), -infinity); }
     }
@@ -100,13 +100,13 @@ TEST(Merge, SplitKeysGiveTheWhole) {
             options.causal = true;
             options.query_positions = View(static_cast<const std::int64_t*>(at_query.data()), {1, 9});
             options.key_positions = View(static_cast<const std::int64_t*>(at_key.data()), {1, end - begin});
-            Result r{Tensor(dtype, {2, 4, 9, 6}), Tensor(DType::f64, {2, 4, 9})};
+            MergeResult r{Tensor(dtype, {2, 4, 9, 6}), Tensor(DType::f64, {2, 4, 9})};
             attend(context, q, k.view().slice(2, begin, end), v.view().slice(2, begin, end), r.out, options, r.lse);
             return r;
         };
-        const Result whole = attended(0, 23);
-        const Result parts[4] = {attended(0, 7), attended(7, 8), attended(8, 8), attended(8, 23)};
-        const Result result = merged(context, {parts[0], parts[1], parts[2], parts[3]}, dtype);
+        const MergeResult whole = attended(0, 23);
+        const MergeResult parts[4] = {attended(0, 7), attended(7, 8), attended(8, 8), attended(8, 23)};
+        const MergeResult result = merged(context, {parts[0], parts[1], parts[2], parts[3]}, dtype);
         const double tolerance = dtype == DType::f64 ? 1e-13 : 2e-6;
         expect_near(result.out, whole.out, tolerance);
         expect_near(result.lse, whole.lse, tolerance);
@@ -115,8 +115,8 @@ TEST(Merge, SplitKeysGiveTheWhole) {
 
 TEST(Merge, InPlaceStridesAndMixedTypes) {
     Context context(1);
-    const Result a = random_part(DType::bf16, 1), b = random_part(DType::f32, 2);
-    const Result expected = merged(context, {a, b}, DType::f32);
+    const MergeResult a = random_part(DType::bf16, 1), b = random_part(DType::f32, 2);
+    const MergeResult expected = merged(context, {a, b}, DType::f32);
     Scattered a_out(a.out), a_lse(a.lse), b_out(b.out), b_lse(b.lse);
     Tensor lse(DType::f64, {2, 3, 5});
     merge(context, Parts{{a_out.view, a_lse.view}, {b_out.view, b_lse.view}}, b_out.view, b_lse.view);
@@ -131,12 +131,12 @@ TEST(Merge, InPlaceStridesAndMixedTypes) {
 TEST(Merge, NanStaysInItsRow) {
     Context context(1);
     for (const DType dtype : {DType::f64, DType::f32}) {
-        Result a = random_part(dtype, 1), b = random_part(dtype, 2);
-        const Result clean = merged(context, {a, b}, dtype);
+        MergeResult a = random_part(dtype, 1), b = random_part(dtype, 2);
+        const MergeResult clean = merged(context, {a, b}, dtype);
         set(a.out, 7 * 4 + 2, std::nan(""));  // one element of row 4
         set(b.lse, 9, std::nan(""));          // all of row 9
         set(b.lse, 11, infinity);
-        const Result result = merged(context, {a, b}, dtype);
+        const MergeResult result = merged(context, {a, b}, dtype);
         for (std::int64_t n = 0; n < result.out.elements(); ++n) {
             const std::int64_t row = n / 7;
             const bool bad = n == 7 * 4 + 2 || row == 9 || row == 11;
@@ -151,7 +151,7 @@ TEST(Merge, NanStaysInItsRow) {
 
 TEST(Merge, Threads) {
     Context one(1), three(3);
-    std::vector<Result> parts;
+    std::vector<MergeResult> parts;
     for (unsigned n = 0; n < 3; ++n) {
         parts.push_back({random(DType::f32, {1, 8, 200, 65}, n), random(DType::f32, {1, 8, 200}, n + 10)});
     }
@@ -159,10 +159,10 @@ TEST(Merge, Threads) {
     expect_same(merged(one, views, DType::f32).out, merged(three, views, DType::f32).out);
 }
 
-struct Gradients {
-    std::vector<Result> of;
+struct MergeGradients {
+    std::vector<MergeResult> of;
     std::vector<PartialGradient> views;
-    Gradients(const Parts& parts, DType dtype) {
+    MergeGradients(const Parts& parts, DType dtype) {
         for (const PartialResult& part : parts) {
             of.push_back({Tensor(dtype, part.out.shape()), Tensor(DType::f64, part.lse.shape())});
             views.push_back({of.back().out, of.back().lse});
@@ -172,7 +172,7 @@ struct Gradients {
 
 TEST(Merge, GradientsByFiniteDifferences) {
     Context context(1);
-    std::vector<Result> part;
+    std::vector<MergeResult> part;
     for (unsigned n = 0; n < 3; ++n) {
         part.push_back({random(DType::f64, {2, 3, 4}, n), random(DType::f64, {2, 3}, n + 10)});
     }
@@ -182,11 +182,11 @@ TEST(Merge, GradientsByFiniteDifferences) {
     Tensor dout = random(DType::f64, {2, 3, 4}, 30), dlse = random(DType::f64, {2, 3}, 31);
     set(dlse, 5, 0);  // of an lse that is -infinity
     const auto loss = [&] {
-        Result result = merged(context, parts);
+        MergeResult result = merged(context, parts);
         set(result.lse, 5, 0);
         return dot(result.out, dout) + dot(result.lse, dlse);
     };
-    Gradients gradients(parts, DType::f64);
+    MergeGradients gradients(parts, DType::f64);
     merge_backward(context, parts, dout, gradients.views, dlse);
     for (std::size_t n = 0; n < 3; ++n) {
         expect_gradient(gradients.of[n].out, part[n].out, loss, "dout", 1e-8);
@@ -210,16 +210,16 @@ TEST(Merge, GradientsByFiniteDifferences) {
 TEST(Merge, GradientsInFloatFollowThoseInDouble) {
     Context context(2);
     for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
-        Result a = random_part(dtype, 1), b = random_part(dtype, 2);
-        const Result empty = empty_part(dtype);
+        MergeResult a = random_part(dtype, 1), b = random_part(dtype, 2);
+        const MergeResult empty = empty_part(dtype);
         set(a.lse, 3, -infinity);
         for (std::int64_t e = 0; e < 7; ++e) { set(a.out, 7 * 3 + e, std::nan("")); }
         const Tensor dout = random(dtype, {2, 3, 5, 7}, 3), dlse = random(DType::f32, {2, 3, 5}, 4);
         const Parts parts = {a, empty, b};
-        const Result wide[3] = {{a.out.to(DType::f64), a.lse.to(DType::f64)},
-                                {empty.out.to(DType::f64), empty.lse.to(DType::f64)},
-                                {b.out.to(DType::f64), b.lse.to(DType::f64)}};
-        Gradients got(parts, DType::f32), expected(parts, DType::f64);
+        const MergeResult wide[3] = {{a.out.to(DType::f64), a.lse.to(DType::f64)},
+                                     {empty.out.to(DType::f64), empty.lse.to(DType::f64)},
+                                     {b.out.to(DType::f64), b.lse.to(DType::f64)}};
+        MergeGradients got(parts, DType::f32), expected(parts, DType::f64);
         merge_backward(context, parts, dout, got.views, dlse);
         merge_backward(context, Parts{wide[0], wide[1], wide[2]}, dout.to(DType::f64), expected.views, dlse);
         for (std::size_t n = 0; n < 3; ++n) {
@@ -239,7 +239,7 @@ TEST(Merge, Empty) {
 
 TEST(Merge, Errors) {
     Context context(1);
-    const Result a = random_part(DType::f32, 1), b = random_part(DType::f32, 2);
+    const MergeResult a = random_part(DType::f32, 1), b = random_part(DType::f32, 2);
     Tensor out(DType::f32, {2, 3, 5, 7}), lse(DType::f32, {2, 3, 5}), other(DType::f32, {2, 3, 5, 8});
     const auto text = [&](const Parts& parts, const MutableView& to, const MutableView& to_lse) {
         return error_text([&] { merge(context, parts, to, to_lse); });
@@ -256,7 +256,7 @@ TEST(Merge, Errors) {
     EXPECT_EQ(text({{here, a.lse}, b}, shifted, {}),
               "[merge] out: expected memory apart from parts[0].out, got an overlap");
     EXPECT_EQ(text({{here, a.lse}, b}, here, {}), "");
-    Gradients gradients({a, b}, DType::f32);
+    MergeGradients gradients({a, b}, DType::f32);
     EXPECT_EQ(error_text([&] {
                   merge_backward(context, Parts{a, b}, out, std::span(gradients.views).first(1));
               }),

@@ -25,22 +25,22 @@ struct Problem {
     Shape lse_shape() const { return {q.shape()[0], 3, q.shape()[2]}; }
 };
 
-struct Result {
+struct MlaResult {
     Tensor out, lse;
 };
-Result expanded(Context& context, const Problem& p, const AttentionOptions& options = {}) {
-    Result r{Tensor(p.q.dtype(), p.out_shape()), Tensor(DType::f64, p.lse_shape())};
+MlaResult expanded(Context& context, const Problem& p, const AttentionOptions& options = {}) {
+    MlaResult r{Tensor(p.q.dtype(), p.out_shape()), Tensor(DType::f64, p.lse_shape())};
     mla_attend(context, p.q, p.latents(), p.rotary(), p.weights(), r.out, options, r.lse);
     return r;
 }
-Result absorbed(Context& context, const Problem& p, const AttentionOptions& options = {}) {
-    Result r{Tensor(p.q.dtype(), p.out_shape()), Tensor(DType::f64, p.lse_shape())};
+MlaResult absorbed(Context& context, const Problem& p, const AttentionOptions& options = {}) {
+    MlaResult r{Tensor(p.q.dtype(), p.out_shape()), Tensor(DType::f64, p.lse_shape())};
     mla_attend_absorbed(context, p.q, p.cache, p.weights(), r.out, options, r.lse);
     return r;
 }
 
 /// The definition: keys and values by hand, then attention.
-Result by_hand(Context& context, const Problem& p, AttentionOptions options = {}) {
+MlaResult by_hand(Context& context, const Problem& p, AttentionOptions options = {}) {
     const std::int64_t batch = p.q.shape()[0], keys = p.cache.shape()[1], rotary = p.cache.shape()[2] - p.latent;
     Tensor k(DType::f64, {batch, 3, keys, 5 + rotary}), v(DType::f64, {batch, 3, keys, 6});
     for (std::int64_t b = 0; b < batch; ++b) {
@@ -62,7 +62,7 @@ Result by_hand(Context& context, const Problem& p, AttentionOptions options = {}
             }
         }
     }
-    Result r{Tensor(DType::f64, p.out_shape()), Tensor(DType::f64, p.lse_shape())};
+    MlaResult r{Tensor(DType::f64, p.out_shape()), Tensor(DType::f64, p.lse_shape())};
     const Tensor q = p.q.to(DType::f64);
     attend(context, q, k, v, r.out, options, r.lse);
     return r;
@@ -80,8 +80,8 @@ TEST(Mla, BothFormsAreTheDefinition) {
         for (const std::int64_t queries : {1, 5}) {
             for (const std::int64_t rotary : {0, 4}) {
                 const Problem p(dtype, 2, queries, 9, rotary);
-                const Result truth = by_hand(context, p);
-                for (const Result& r : {expanded(context, p), absorbed(context, p)}) {
+                const MlaResult truth = by_hand(context, p);
+                for (const MlaResult& r : {expanded(context, p), absorbed(context, p)}) {
                     expect_near(r.out, truth.out, tolerance);
                     expect_near(r.lse, truth.lse, tolerance);
                 }
@@ -108,8 +108,8 @@ TEST(Mla, EveryOptionPassesThroughBothForms) {
         options.key_lengths = View(lengths, {2});
         options.dropout = {.p = 0.3, .seed = 7, .offset = 1, .keep = {}};
         options.pattern = patterns::per_head({patterns::window(3, 0), patterns::causal(), patterns::strided(2)});
-        const Result truth = by_hand(context, p, options);
-        for (const Result& r : {expanded(context, p, options), absorbed(context, p, options)}) {
+        const MlaResult truth = by_hand(context, p, options);
+        for (const MlaResult& r : {expanded(context, p, options), absorbed(context, p, options)}) {
             expect_near(r.out, truth.out, dtype == DType::f64 ? 1e-13 : 3e-6);
             expect_near(r.lse, truth.lse, dtype == DType::f64 ? 1e-13 : 3e-6);
         }
@@ -123,9 +123,9 @@ TEST(Mla, ScaleOfDeepSeek) {
     EXPECT_DOUBLE_EQ(mla_scale(64), 0.125);
 }
 
-struct Gradients {
+struct ExpandedGradients {
     Tensor dq, dlatent, drotary, dup_key, dup_value, dbias, dsinks;
-    explicit Gradients(const Problem& p, DType dtype, std::int64_t rotary = 4)
+    explicit ExpandedGradients(const Problem& p, DType dtype, std::int64_t rotary = 4)
         : dq(dtype, p.q.shape()),
           dlatent(dtype, {p.cache.shape()[0], p.cache.shape()[1], p.latent}),
           drotary(dtype, {p.cache.shape()[0], p.cache.shape()[1], rotary}),
@@ -154,12 +154,12 @@ TEST(Mla, GradientsByFiniteDifferences) {
     options.softcap = 5;
     options.dropout = {.p = 0.2, .seed = 3, .offset = 0, .keep = {}};
     const Tensor dout = random(DType::f64, p.out_shape(), 20), dlse = random(DType::f64, p.lse_shape(), 21);
-    const Result r = expanded(context, p, options);
-    Gradients g(p, DType::f64);
+    const MlaResult r = expanded(context, p, options);
+    ExpandedGradients g(p, DType::f64);
     mla_attend_backward(context, p.q, p.latents(), p.rotary(), p.weights(), r.out, r.lse, dout, g.views(true), options,
                         dlse);
     const auto loss = [&] {
-        const Result now = expanded(context, p, options);
+        const MlaResult now = expanded(context, p, options);
         return dot(now.out, dout) + dot(now.lse, dlse);
     };
     expect_gradient(g.dq, p.q, loss, "dq");
@@ -183,8 +183,8 @@ TEST(Mla, GradientsInFloatFollowThoseInDouble) {
             *to = from->to(DType::f64);
         }
         const Tensor dout = random(dtype, p.out_shape(), 20);
-        const Result r = expanded(context, p), truth = expanded(context, wide);
-        Gradients got(p, dtype), expected(wide, DType::f64);
+        const MlaResult r = expanded(context, p), truth = expanded(context, wide);
+        ExpandedGradients got(p, dtype), expected(wide, DType::f64);
         mla_attend_backward(context, p.q, p.latents(), p.rotary(), p.weights(), r.out, r.lse, dout, got.views());
         mla_attend_backward(context, wide.q, wide.latents(), wide.rotary(), wide.weights(), truth.out, truth.lse,
                             dout.to(DType::f64), expected.views());
@@ -212,14 +212,14 @@ TEST(Mla, WhatIsHiddenNeverLeaks) {
             }
         }
         const Tensor dout = random(dtype, clean.out_shape(), 20);
-        const auto run = [&](const Problem& p, Gradients& g) {
-            Result r = expanded(context, p, options);
+        const auto run = [&](const Problem& p, ExpandedGradients& g) {
+            MlaResult r = expanded(context, p, options);
             mla_attend_backward(context, p.q, p.latents(), p.rotary(), p.weights(), r.out, r.lse, dout, g.views(),
                                 options);
             return r;
         };
-        Gradients of_clean(clean, dtype), of_loud(loud, dtype);
-        const Result a = run(clean, of_clean), b = run(loud, of_loud);
+        ExpandedGradients of_clean(clean, dtype), of_loud(loud, dtype);
+        const MlaResult a = run(clean, of_clean), b = run(loud, of_loud);
         expect_same(b.out, a.out);
         expect_same(absorbed(context, loud, options).out, absorbed(context, clean, options).out);
         expect_same(of_loud.dq, of_clean.dq);
@@ -229,7 +229,7 @@ TEST(Mla, WhatIsHiddenNeverLeaks) {
         expect_near(of_loud.dup_value, of_clean.dup_value, 1e-6);
 
         set(loud.cache, 8 * 11, std::nan(""));  // seen by heads 0 and 2
-        Gradients mixed(loud, dtype);
+        ExpandedGradients mixed(loud, dtype);
         run(loud, mixed);
         for (std::int64_t n = 0; n < mixed.dup_key.elements(); ++n) {
             ASSERT_EQ(std::isnan(get(mixed.dup_key, n)), n / 35 != 1) << n;
@@ -240,7 +240,7 @@ TEST(Mla, WhatIsHiddenNeverLeaks) {
 TEST(Mla, SameBitsForAnyThreadsAndBatchNeighbours) {
     Context one(1), three(3);
     const Problem p(DType::f32, 4, 1, 70);
-    const Result whole = absorbed(one, p);
+    const MlaResult whole = absorbed(one, p);
     expect_same(absorbed(three, p).out, whole.out);
     for (std::int64_t b = 0; b < 4; ++b) {
         Tensor out(DType::f32, {1, 3, 1, 6});
@@ -267,12 +267,12 @@ TEST(Mla, NoKeysNoQueries) {
     Context context(1);
     for (const Problem& p :
          {Problem(DType::f32, 2, 5, 0), Problem(DType::f32, 2, 0, 9), Problem(DType::f32, 0, 5, 9)}) {
-        for (const Result& r : {expanded(context, p), absorbed(context, p)}) {
+        for (const MlaResult& r : {expanded(context, p), absorbed(context, p)}) {
             for (std::int64_t n = 0; n < r.out.elements(); ++n) { ASSERT_EQ(get(r.out, n), 0); }
         }
         if (p.cache.elements() > 0) { continue; }
-        Gradients g(p, DType::f32);
-        const Result r = expanded(context, p);
+        ExpandedGradients g(p, DType::f32);
+        const MlaResult r = expanded(context, p);
         mla_attend_backward(context, p.q, p.latents(), p.rotary(), p.weights(), r.out, r.lse, r.out, g.views());
         for (std::int64_t n = 0; n < g.dup_key.elements(); ++n) { ASSERT_EQ(get(g.dup_key, n), 0); }
     }
@@ -306,10 +306,10 @@ TEST(Mla, Errors) {
     const MutableView inside(over.cache.as<float>(), {1, 1, 9, 6});
     EXPECT_EQ(error_text([&] { mla_attend_absorbed(context, over.q, over.cache, over.weights(), inside); }),
               "[mla_attend_absorbed] out: expected [1, 3, 9, 6], got [1, 1, 9, 6]");
-    Gradients g(p, DType::f32);
+    ExpandedGradients g(p, DType::f32);
     MlaGradients views = g.views();
     views.dup_value = g.dup_key;
-    const Result r = expanded(context, p);
+    const MlaResult r = expanded(context, p);
     const auto backward = [&] {
         mla_attend_backward(context, p.q, p.latents(), p.rotary(), w, r.out, r.lse, r.out, views);
     };

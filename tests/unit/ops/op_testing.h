@@ -12,10 +12,9 @@
 #include <vector>
 
 #include "base/dispatch.h"
+#include "support/numbers.h"
 
 namespace heed::testing {
-
-constexpr double infinity = std::numeric_limits<double>::infinity();
 
 /// Offset of element n, counted row-major.
 inline std::int64_t offset_of(const View& view, std::int64_t n) {
