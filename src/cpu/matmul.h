@@ -334,12 +334,12 @@ void matmul_of(detail::Pool& pool, const MatmulProblem& p) {
 
 template <class Isa>
 void matmul(detail::Pool& pool, const MatmulProblem& p) {
-#if defined(__AVX512BF16__)
-    if constexpr (Isa::bf16_products) {
-        if (p.a.dtype == DType::bf16 && p.b.dtype == DType::bf16) { return matmul_of<Isa, Bf16Product>(pool, p); }
-    }
-#endif
     matmul_of<Isa, FloatProduct>(pool, p);
+}
+
+/// Whether the set with dot products of pairs has a product of its own for these types.
+HEED_INLINE bool multiplies_pairs(const MatmulProblem& p) {
+    return p.a.dtype == DType::bf16 && p.b.dtype == DType::bf16;
 }
 
 }  // namespace heed::cpu

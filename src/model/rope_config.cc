@@ -282,7 +282,7 @@ std::vector<std::string> listed_layers(const Object& top) {
 }  // namespace
 
 RopeConfig rope_from_config(std::string_view text) {
-    const json file = parse_config(text, fail);
+    const json file = parse_config(text, fail_rope);
     Object top{&file, ""};
     // A model of several parts keeps its text model's settings apart.
     if (const auto part = top.object("text_config"); part && !rotates(top, top.text("model_type", ""))) { top = *part; }

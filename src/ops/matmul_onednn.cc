@@ -1,7 +1,7 @@
 #include "ops/matmul_onednn.h"
 
+#include <dnnl.h>
 #include <omp.h>
-#include <dnnl.hpp>
 
 #include <algorithm>
 #include <array>
@@ -31,180 +31,107 @@ private:
     int before_;
 };
 
-/// A matrix as oneDNN takes it.
+/// A float matrix as oneDNN takes it.
 struct Operand {
     bool transposed;
     std::int64_t leading;  ///< distance of the rows in memory
 
-    Operand(const MatrixAddress& x, std::int64_t columns)
-        : transposed(x.column_stride != 1 || x.row_stride < columns),
-          leading(transposed ? x.column_stride : x.row_stride) {}
-
-    static bool fits(const MatrixAddress& x, std::int64_t rows, std::int64_t columns) {
-        return (x.column_stride == 1 && x.row_stride >= columns) || (x.row_stride == 1 && x.column_stride >= rows);
-    }
-    dnnl::memory::desc described(std::int64_t rows, std::int64_t columns) const {
-        using dnnl::memory;
-        return {
-            {rows, columns}, memory::data_type::bf16, transposed ? memory::dims{1, leading} : memory::dims{leading, 1}};
+    std::int64_t offset(std::int64_t row, std::int64_t column) const {
+        return transposed ? column * leading + row : row * leading + column;
     }
 };
 
-Operand a_operand(const MatmulProblem& p) { return {p.a, std::min(p.depth, block_depth)}; }
-Operand b_operand(const MatmulProblem& p) { return {p.b, block_columns}; }
+/// sum [block_rows, block_columns] += a b
+bool multiply_add(const Operand& a, const float* a_data, const float* b, std::int64_t b_leading, std::int64_t depth,
+                  float* sum) {
+    return dnnl_sgemm(a.transposed ? 'T' : 'N', 'N', block_rows, block_columns, depth, 1.0F, a_data, a.leading, b,
+                      b_leading, 1.0F, sum, block_columns) == dnnl_success;
+}
 
-/// sum [block_rows, block_columns] += a b, for blocks of one depth of matrices that lie as the problem's do.
-class BlockProduct {
-public:
-    BlockProduct(const MatmulProblem& p, std::int64_t depth) : depth_(depth), a_(a_operand(p)), b_(b_operand(p)) {
-        if (p.a.dtype != DType::bf16) { return; }
-        a_desc_ = a_.described(block_rows, depth);
-        b_desc_ = b_.described(depth, block_columns);
-        sum_desc_ = {{block_rows, block_columns}, dnnl::memory::data_type::f32, dnnl::memory::dims{block_columns, 1}};
-        dnnl::post_ops add;
-        add.append_sum(1.0F);
-        dnnl::primitive_attr attributes;
-        attributes.set_post_ops(add);
-        attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);  // its own could not be used by several threads
-        const OneOpenMPThread alone;
-        const dnnl::matmul::primitive_desc described(dnnl::matmul::desc(a_desc_, b_desc_, sum_desc_), attributes,
-                                                     engine());
-        scratch_desc_ = described.scratchpad_desc();
-        pairs_ = dnnl::matmul(described);
-    }
-
-    std::size_t scratch_bytes() const { return pairs_ ? scratch_desc_.get_size() : 0; }
-
-    /// False only for want of memory.
-    bool add(char* a, char* b, float* sum, void* scratch) const {
-        if (!pairs_) {
-            return dnnl_sgemm(a_.transposed ? 'T' : 'N', 'N', block_rows, block_columns, depth_, 1.0F,
-                              reinterpret_cast<const float*>(a), a_.leading, reinterpret_cast<const float*>(b),
-                              b_.leading, 1.0F, sum, block_columns) == dnnl_success;
-        }
-        try {
-            dnnl::stream stream(engine());
-            const auto memory = [](const dnnl::memory::desc& described, void* data) {
-                return dnnl::memory(described, engine(), data);
-            };
-            pairs_.execute(stream, {{DNNL_ARG_SRC, memory(a_desc_, a)},
-                                    {DNNL_ARG_WEIGHTS, memory(b_desc_, b)},
-                                    {DNNL_ARG_DST, memory(sum_desc_, sum)},
-                                    {DNNL_ARG_SCRATCHPAD, memory(scratch_desc_, scratch)}});
-            stream.wait();
-            return true;
-        } catch (const dnnl::error&) { return false; }
-    }
-
-private:
-    std::int64_t depth_;
-    Operand a_, b_;
-    dnnl::memory::desc a_desc_, b_desc_, sum_desc_, scratch_desc_;
-    dnnl::matmul pairs_;  ///< for bf16; floats need no preparation
-
-    static const dnnl::engine& engine() {
-        static const dnnl::engine cpu(dnnl::engine::kind::cpu, 0);
-        return cpu;
-    }
-};
-
-/// One block by both, for matrices of numbers of type T that lie as given. Added to numbers, not to zero: the order of
-/// that sum matters too.
-template <class T>
-bool same_bits(detail::Pool& pool, const cpu::Kernels& own, bool a_transposed, bool b_transposed, std::int64_t depth,
-               std::int64_t apart) {
-    const auto numbers = []<class Number>(std::int64_t count, std::uint32_t state) {
-        std::vector<Number> result(static_cast<std::size_t>(count));
-        for (Number& x : result) {
+/// One block by both, for rows that lie `apart` in memory. oneDNN's choice of a kernel may depend on that distance.
+bool same_bits(detail::Pool& pool, const cpu::Kernels& own, bool transposed, std::int64_t depth, std::int64_t apart) {
+    const auto numbers = [](std::int64_t count, std::uint32_t state) {
+        std::vector<float> result(static_cast<std::size_t>(count));
+        for (float& x : result) {
             state = state * 1664525U + 1013904223U;
-            x = Number(static_cast<float>(state >> 8) * 0x1p-23F - 1.0F);
+            x = static_cast<float>(state >> 8) * 0x1p-23F - 1.0F;
         }
         return result;
     };
-    std::vector<T> a = numbers.template operator()<T>((a_transposed ? depth : block_rows) * apart, 1);
-    std::vector<T> b = numbers.template operator()<T>((b_transposed ? block_columns : depth) * apart, 2);
-    std::vector<float> sum = numbers.template operator()<float>(block_rows * block_columns, 3), expected = sum;
-    const auto address = []<class Number>(std::vector<Number>& x, bool transposed, std::int64_t distance) {
-        return MatrixAddress{dtype_of<Number>(), reinterpret_cast<char*>(x.data()), transposed ? 1 : distance,
-                             transposed ? distance : 1};
+    const std::int64_t a_lines = transposed ? depth : block_rows;
+    std::vector<float> a = numbers(a_lines * apart, 1), b = numbers(depth * apart, 2);
+    std::vector<float> expected(block_rows * block_columns), sum(block_rows * block_columns);
+    const auto address = [](std::vector<float>& x, std::int64_t row_stride, std::int64_t column_stride) {
+        return MatrixAddress{DType::f32, reinterpret_cast<char*>(x.data()), row_stride, column_stride};
     };
     MatmulProblem problem;
     problem.rows = block_rows;
     problem.columns = block_columns;
     problem.depth = depth;
-    problem.beta = 1;
-    problem.a = address(a, a_transposed, apart);
-    problem.b = address(b, b_transposed, apart);
-    problem.c = address(expected, false, block_columns);
+    problem.a = transposed ? address(a, 1, apart) : address(a, apart, 1);
+    problem.b = address(b, apart, 1);
+    problem.c = address(expected, block_columns, 1);
     own.matmul(pool, problem);
-    const BlockProduct product(problem, depth);
-    std::vector<char> scratch(product.scratch_bytes());
     const OneOpenMPThread alone;
-    return product.add(problem.a.data, problem.b.data, sum.data(), scratch.data()) &&
+    return multiply_add({transposed, apart}, a.data(), b.data(), apart, depth, sum.data()) &&
            std::memcmp(sum.data(), expected.data(), sum.size() * sizeof(float)) == 0;
 }
 
 /// Whether calls of this kind give the bits of `own`; compared on first use. `own` is the best instruction set of this
-/// CPU, one for the whole process. Two threads that come first both compare and both write the same answer. oneDNN's
-/// choice of a kernel may depend on how far rows lie apart: two distances are tried.
-bool trusted(detail::Pool& pool, const cpu::Kernels& own, const MatmulProblem& p, std::int64_t depth) {
+/// CPU, one for the whole process. Two threads that come first both compare and both write the same answer.
+bool trusted(detail::Pool& pool, const cpu::Kernels& own, bool transposed, std::int64_t depth) {
     enum Answer : unsigned char { unknown, yes, no };
-    using ByDepth = std::array<std::atomic<unsigned char>, block_depth + 1>;
-    static std::array<ByDepth, 8> answers = {};
-    const bool pairs = p.a.dtype == DType::bf16;
-    const bool a_transposed = a_operand(p).transposed, b_transposed = b_operand(p).transposed;
-    const unsigned kind = (pairs ? 4U : 0U) + (a_transposed ? 2U : 0U) + (b_transposed ? 1U : 0U);
-    std::atomic<unsigned char>& answer = answers[kind][static_cast<std::size_t>(depth)];
+    static std::array<std::array<std::atomic<unsigned char>, block_depth + 1>, 2> answers = {};
+    std::atomic<unsigned char>& answer = answers[transposed ? 1 : 0][static_cast<std::size_t>(depth)];
     if (answer.load(std::memory_order_relaxed) == unknown) {
-        const auto same = [&](std::int64_t apart) {
-            return pairs ? same_bits<bf16>(pool, own, a_transposed, b_transposed, depth, apart)
-                         : same_bits<float>(pool, own, a_transposed, b_transposed, depth, apart);
-        };
         constexpr std::int64_t odd = block_depth + 5, round = 1024;
-        answer.store(same(odd) && same(round) ? yes : no, std::memory_order_relaxed);
+        const bool same =
+            same_bits(pool, own, transposed, depth, odd) && same_bits(pool, own, transposed, depth, round);
+        answer.store(same ? yes : no, std::memory_order_relaxed);
     }
     return answer.load(std::memory_order_relaxed) == yes;
 }
 
-/// What oneDNN was measured to be faster at. Transposed b is missing among floats: there heed's tiles are as fast.
+/// What oneDNN was measured to be faster at. Transposed b is missing: there heed's tiles are as fast.
 bool suitable(const MatmulProblem& p) {
     // Another threading library would not know of OneOpenMPThread.
     constexpr bool threads_known =
         DNNL_CPU_THREADING_RUNTIME == DNNL_RUNTIME_OMP || DNNL_CPU_THREADING_RUNTIME == DNNL_RUNTIME_SEQ;
     const bool floats = p.a.dtype == DType::f32 && p.b.dtype == DType::f32 && p.c.dtype == DType::f32;
-    const bool pairs =
-        p.a.dtype == DType::bf16 && p.b.dtype == DType::bf16 && (p.c.dtype == DType::f32 || p.c.dtype == DType::bf16);
-    const std::int64_t depth = std::min(p.depth, block_depth);
-    const bool fits = Operand::fits(p.a, block_rows, depth) && Operand::fits(p.b, depth, block_columns);
-    return threads_known && (floats || pairs) && fits && (pairs || !b_operand(p).transposed) && p.beta == 0 &&
-           p.depth >= least_depth && p.rows >= block_rows && p.columns >= block_columns && p.summed.elements > 0;
+    const bool a_fits = (p.a.column_stride == 1 && p.a.row_stride >= std::min(p.depth, block_depth)) ||
+                        (p.a.row_stride == 1 && p.a.column_stride >= block_rows);
+    const bool b_fits = p.b.column_stride == 1 && p.b.row_stride >= block_columns;
+    return threads_known && floats && a_fits && b_fits && p.beta == 0 && p.depth >= least_depth &&
+           p.rows >= block_rows && p.columns >= block_columns && p.summed.elements > 0;
 }
 
-char* element(const MatrixAddress& x, std::int64_t offset, std::int64_t row, std::int64_t column) {
-    return x.data +
-           (offset + row * x.row_stride + column * x.column_stride) * static_cast<std::int64_t>(size_of(x.dtype));
-}
+const float* floats_of(const MatrixAddress& x) { return reinterpret_cast<const float*>(x.data); }
 
-void store(const MatmulProblem& p, char* first, const float* sum) {
+void store(const MatmulProblem& p, std::int64_t offset, const float* sum) {
     const auto alpha = static_cast<float>(p.alpha);
-    const auto write = [&]<class T>(T* to) {
-        for (std::int64_t m = 0; m < block_rows; ++m) {
-            for (std::int64_t n = 0; n < block_columns; ++n) {
-                to[m * p.c.row_stride + n * p.c.column_stride] = T(sum[m * block_columns + n] * alpha);
-            }
+    for (std::int64_t m = 0; m < block_rows; ++m) {
+        float* to = reinterpret_cast<float*>(p.c.data) + offset + m * p.c.row_stride;
+        for (std::int64_t n = 0; n < block_columns; ++n) {
+            to[n * p.c.column_stride] = sum[m * block_columns + n] * alpha;
         }
-    };
-    p.c.dtype == DType::bf16 ? write(reinterpret_cast<bf16*>(first)) : write(reinterpret_cast<float*>(first));
+    }
 }
 
-/// The blocks, by products of the whole depth and of what is left of it. False for want of memory.
-bool multiply_blocks(detail::Pool& pool, const MatmulProblem& p, const BlockProduct& whole, const BlockProduct& rest) {
+}  // namespace
+
+MatmulDone matmul_onednn(detail::Pool& pool, const MatmulProblem& p, const cpu::Kernels& own) {
+    if (!suitable(p)) { return {}; }
+    const bool transposed = p.a.column_stride != 1 || p.a.row_stride < std::min(p.depth, block_depth);
+    const Operand a{transposed, transposed ? p.a.column_stride : p.a.row_stride};
+    const std::int64_t rest = p.depth % block_depth;
+    if (p.depth >= block_depth && !trusted(pool, own, transposed, block_depth)) { return {}; }
+    if (rest != 0 && !trusted(pool, own, transposed, rest)) { return {}; }
+
     const std::int64_t row_blocks = p.rows / block_rows, column_blocks = p.columns / block_columns;
-    const std::size_t scratch_bytes = std::max(whole.scratch_bytes(), rest.scratch_bytes());
     std::atomic<bool> failed = false;
     detail::parallel(pool, p.kept.elements * row_blocks * column_blocks, true, [&](std::int64_t task, int worker) {
         constexpr std::size_t bytes = block_rows * block_columns * sizeof(float);
-        auto* sum = static_cast<float*>(pool.scratch(worker).at_least(bytes + scratch_bytes));
+        auto* sum = static_cast<float*>(pool.scratch(worker).at_least(bytes));
         const std::int64_t row = task % row_blocks * block_rows;
         const std::int64_t column = task / row_blocks % column_blocks * block_columns;
         const MatmulOffsets kept = offsets_of(p.kept, task / row_blocks / column_blocks);
@@ -214,32 +141,19 @@ bool multiply_blocks(detail::Pool& pool, const MatmulProblem& p, const BlockProd
         for (std::int64_t s = 0; s < p.summed.elements; ++s) {
             const MatmulOffsets summed = offsets_of(p.summed, s);
             for (std::int64_t k = 0; k < p.depth; k += block_depth) {
-                const BlockProduct& product = k + block_depth <= p.depth ? whole : rest;
-                if (!product.add(element(p.a, kept.a + summed.a, row, k), element(p.b, kept.b + summed.b, k, column),
-                                 sum, sum + block_rows * block_columns)) {
+                const float* of_a = floats_of(p.a) + kept.a + summed.a + a.offset(row, k);
+                const float* of_b = floats_of(p.b) + kept.b + summed.b + k * p.b.row_stride + column;
+                if (!multiply_add(a, of_a, of_b, p.b.row_stride, std::min(block_depth, p.depth - k), sum)) {
                     failed.store(true, std::memory_order_relaxed);
                     return;
                 }
             }
         }
-        store(p, element(p.c, kept.c, row, column), sum);
+        store(p, kept.c + row * p.c.row_stride + column * p.c.column_stride, sum);
     });
-    return !failed.load(std::memory_order_relaxed);
-}
-
-}  // namespace
-
-MatmulDone matmul_onednn(detail::Pool& pool, const MatmulProblem& p, const cpu::Kernels& own) try {
-    if (!suitable(p)) { return {}; }
-    const std::int64_t most = std::min(p.depth, block_depth);
-    const std::int64_t rest = p.depth % block_depth == 0 ? most : p.depth % block_depth;
-    if (!trusted(pool, own, p, most) || !trusted(pool, own, p, rest)) { return {}; }
-    const bool done = multiply_blocks(pool, p, BlockProduct(p, most), BlockProduct(p, rest));
-    // Not done for want of memory: the tiles need less, and beta is 0, so that nothing is lost.
-    return done ? MatmulDone{p.rows / block_rows * block_rows, p.columns / block_columns * block_columns}
-                : MatmulDone{};
-} catch (const dnnl::error&) {  // no product of pairs for this CPU
-    return {};
+    // Only for want of memory; the tiles need less, and beta is 0, so that nothing is lost.
+    if (failed.load(std::memory_order_relaxed)) { return {}; }
+    return {row_blocks * block_rows, column_blocks * block_columns};
 }
 
 }  // namespace heed
