@@ -1,6 +1,6 @@
 #pragma once
-#include "cpu/attention_backward_pack.h"
 #include "cpu/attention_backward_plan.h"
+#include "cpu/attention_backward_sums.h"
 #include "cpu/attention_softmax.h"
 
 /// The backward pass. For a tile of rows and a block of keys, with x, w as in the forward pass, all transposed
@@ -28,50 +28,60 @@ public:
         const std::int64_t end = smaller(s.keys, begin + split.chunk_keys);
         const std::int64_t tiles = split.rows.tiles;
         if (begin >= end && n > 0) { return; }
-        // dq of this chunk: [group][queries][head_size], complete rows, so start from 0.
-        __builtin_memset(dq, 0, static_cast<std::size_t>(call.group * s.queries * call.head_size) * 4);
+        DeltaSlot* deltas = plan.deltas + delta_begin(call, plan, b) + g * tiles;
         for (std::int64_t at = begin; at < end || at == begin; at += split.super_keys) {
             const std::int64_t count = smaller(split.super_keys, end - at);
             KeyPanel panel{.begin = at, .count = count};
             pack_panel<Isa, Product>(call, s, g, scratch, panel);
-            __builtin_memset(scratch.dk, 0, static_cast<std::size_t>(count * z.head_stride) * 4);
-            __builtin_memset(scratch.dv, 0, static_cast<std::size_t>(count * z.value_stride) * 4);
-            for (std::int64_t t = 0; t < tiles; ++t) {
-                RowTile& tile = *scratch.tile;
-                fill_rows(call, s, keys, split.rows, b, g, t, Isa::lanes, tile);
-                const bool first = n == 0 && at == begin;
-                const bool sees = tile.visible && tile.begin < at + count && tile.end > at &&
-                                  (!call.pattern || sees_any(call, s, keys, tile, at, count));
-                if (!sees && !(first && plan.sink_parts != nullptr && call.sinks)) { continue; }
-                pack_rows<Isa, Product>(call, tile, scratch);
-                if (first && call.sinks) { add_sinks(call, plan, b, tile, scratch); }
-                if (!sees) { continue; }
-                with_lanes<Isa>(tile.lanes, [&]<int L>() {
-                    __builtin_memset(scratch.dq_tile, 0, static_cast<std::size_t>(tile.rows * z.head_stride) * 4);
-                    for (std::int64_t j = 0; j < count; j += call.tile_keys) {
-                        PatternRun runs[most_runs] = {{0, smaller(call.tile_keys, count - j), Cover::all}};
-                        const int seen =
-                            call.pattern ? pattern_runs(call, s, keys, tile, at + j, runs[0].end, runs) : 1;
-                        for (int r = 0; r < seen; ++r) {
-                            step<L>(call, plan, s, keys, b, n, panel, j + runs[r].begin, runs[r].end - runs[r].begin,
-                                    runs[r].cover, scratch);
+            for (std::int64_t j = 0; j < count; j += pattern_keys) { scratch.begun[j / pattern_keys] = false; }
+            // dq of this chunk, [group][queries][head_size], is made of the tiles: the first keys set it.
+            const Old old_dq = at == begin ? Old::none : Old::keep;
+            const bool sinks = n == 0 && at == begin && call.sinks;
+            // The next tile that has something to do, from number t on.
+            const auto find = [&](std::int64_t t, Meeting& meeting) {
+                for (; t < tiles; ++t) {
+                    fill_rows(call, s, keys, split.rows, b, g, t, Isa::lanes, meeting.tile);
+                    meet(call, s, keys, at, count, meeting);
+                    if (meeting.count == 0) { put_dq<Isa, Product>(call, s, g, meeting.tile, nullptr, old_dq, dq); }
+                    if (meeting.count > 0 || sinks) { break; }
+                }
+                meeting.number = t;
+            };
+            Meeting* now = scratch.meetings;
+            Meeting* next = scratch.meetings + 1;
+            for (find(0, *now); now->number < tiles;) {
+                const RowTile& tile = now->tile;
+                pack_rows<Isa, Product>(call, tile, deltas[now->number], scratch);
+                find(now->number + 1, *next);
+                if (next->number < tiles) {  // asked for now, they arrive while this tile is computed
+                    fetch_rows(call.q, next->tile, call.head_size);
+                    fetch_rows(call.dout, next->tile, call.value_size);
+                    if (!deltas[next->number].is_ready()) { fetch_rows(call.out, next->tile, call.value_size); }
+                }
+                if (sinks) { add_sinks(call, plan, b, tile, scratch); }
+                if (now->count > 0) {
+                    // Straight into dq where the tile's rows follow each other there, as those of one head do.
+                    const bool straight = call.head_size == z.head_stride && tile.head[0] == tile.head[tile.rows - 1];
+                    RowSums sums{scratch.dq_tile, z.head_stride, Old::none};
+                    if (straight) { sums = {dq_row(call, s, g, tile, 0, dq), call.head_size, old_dq}; }
+                    with_lanes<Isa>(tile.lanes, [&]<int L>() {
+                        for (int r = 0; r < now->count; ++r) {
+                            const PatternRun& run = now->runs[r];
+                            begin_keys(call, count, run.begin, run.end, scratch);
+                            step<L>(call, plan, s, keys, b, n, tile, panel, run.begin, run.end - run.begin, run.cover,
+                                    sums, scratch);
                         }
+                    });
+                    const bool nothing = sums.old == Old::none;
+                    if (!straight || nothing) {
+                        put_dq<Isa, Product>(call, s, g, tile, nothing ? nullptr : scratch.dq_tile, old_dq, dq);
                     }
-                    add_dq(call, s, g, tile, scratch.dq_tile, dq);
-                });
+                }
+                Meeting* done = now;
+                now = next;
+                next = done;
             }
-            const std::int64_t dk_size = element_bytes(call.dk.dtype);
-            const std::int64_t dv_size = element_bytes(call.dv.dtype);
-            const auto scale = static_cast<float>(call.scale);
-            for (std::int64_t j = 0; j < count; ++j) {
-                const std::int64_t row = s.key_begin + at + j;
-                store_row<Isa>(call.dk.dtype,
-                               call.dk.data + (s.batch * call.dk.b + g * call.dk.h + row * call.dk.row) * dk_size,
-                               call.dk.column, call.head_size, scratch.dk + j * z.head_stride, scale);
-                store_row<Isa>(call.dv.dtype,
-                               call.dv.data + (s.batch * call.dv.b + g * call.dv.h + row * call.dv.row) * dv_size,
-                               call.dv.column, call.value_size, scratch.dv + j * z.value_stride, call.kept);
-            }
+            store_keys(call, s, g, at, count, scratch);
         }
     }
 
@@ -102,26 +112,23 @@ private:
         std::int64_t end;
     };
 
-    /// Does the pattern show the tile any of these keys? Getting rows ready costs as much as a few small tiles.
-    static bool sees_any(const Call& call, const Sequence& s, const Keys& keys, const RowTile& tile, std::int64_t begin,
-                         std::int64_t count) {
-        if (!pattern_sees(call, keys, tile, begin, count)) { return false; }
-        PatternRun runs[most_runs];
+    /// What the tile sees of keys [begin, begin + count), in runs that a step can take.
+    static void meet(const Call& call, const Sequence& s, const Keys& keys, std::int64_t begin, std::int64_t count,
+                     Meeting& meeting) {
+        const RowTile& tile = meeting.tile;
+        meeting.count = 0;
+        if (!tile.visible || tile.begin >= begin + count || tile.end <= begin) { return; }
+        if (call.pattern && !pattern_sees(call, keys, tile, begin, count)) { return; }
         for (std::int64_t j = 0; j < count; j += call.tile_keys) {
-            if (pattern_runs(call, s, keys, tile, begin + j, smaller(call.tile_keys, count - j), runs) > 0) {
-                return true;
+            PatternRun* runs = meeting.runs + meeting.count;
+            const std::int64_t size = smaller(call.tile_keys, count - j);
+            runs[0] = {0, size, Cover::all};
+            const int more = call.pattern ? pattern_runs(call, s, keys, tile, begin + j, size, runs) : 1;
+            for (int r = 0; r < more; ++r) {
+                runs[r].begin += j;
+                runs[r].end += j;
             }
-        }
-        return false;
-    }
-
-    static void add_dq(const Call& call, const Sequence& s, std::int64_t g, const RowTile& tile, const float* from,
-                       float* dq) {
-        const BackwardSizes<Isa, Product> z(call);
-        for (int r = 0; r < tile.rows; ++r) {
-            float* to = dq + ((tile.head[r] - g * call.group) * s.queries + tile.index[r]) * call.head_size;
-            const float* row = from + r * z.head_stride;
-            for (std::int64_t c = 0; c < call.head_size; ++c) { to[c] += row[c]; }
+            meeting.count += more;
         }
     }
 
@@ -140,10 +147,9 @@ private:
 
     template <int L>
     static void step(const Call& call, const BackwardPlan& plan, const Sequence& s, const Keys& keys, std::int64_t b,
-                     std::int64_t n, KeyPanel& panel, std::int64_t offset, std::int64_t count, Cover pattern,
-                     const Scratch& scratch) {
+                     std::int64_t n, const RowTile& tile, KeyPanel& panel, std::int64_t offset, std::int64_t count,
+                     Cover pattern, RowSums& sums, const Scratch& scratch) {
         const BackwardSizes<Isa, Product> z(call);
-        const RowTile& tile = *scratch.tile;
         KeyBlock block{.begin = panel.begin + offset, .count = count};
         if (tile.begin >= block.begin + count || tile.end <= block.begin) { return; }
         fill_key_positions(call, s, keys, block.begin, count, scratch.score.positions, block.least, block.most);
@@ -164,13 +170,15 @@ private:
         raw_scores<Isa, Product, L>(tile, values, scratch.dout_columns, z.value_depth, scratch.dw);
         const bool dropping = call.drop || call.keep.data != nullptr;
         if (dropping) { drop_dw<L>(call, tile, block, scratch); }
-        const bool careful = scored.partial && !(scratch.flags->rows_finite && keys_finite<Isa, Product>(call, panel));
+        const bool careful = scored.partial && !(rows_finite<Isa, Product>(tile, call.head_size, *scratch.q_rows) &&
+                                                 rows_finite<Isa, Product>(tile, call.value_size, *scratch.dout_rows) &&
+                                                 keys_finite<Isa, Product>(call, panel));
         differentiate<L>(call, tile, block, scored, careful, dropping, scratch);
         if (call.problem->gradients.dbias) { spill_dbias<L>(call, tile, block, scratch); }
         if (call.problem->gradients.dalibi_slopes) { add_slopes<L>(call, plan, b, n, tile, block, scratch); }
         if (call.cap > 0) { apply_cap<L>(tile, block, scratch); }
         if (careful) {
-            careful_products<Isa, Product>(call, tile, block, panel, offset, scratch);
+            careful_products<Isa, Product>(call, tile, block, panel, offset, sums, scratch);
             return;
         }
 
@@ -216,16 +224,17 @@ private:
         constexpr int lanes = Isa::lanes;
         const auto shifted = [&](std::int64_t m, int size) { return rows_of(seen_begin + m, size); };
         matrix_add<Isa, Product, lanes, Walk::along_row>(
-            w + seen_begin * w_stride, w_stride, scratch.dout_rows, z.value_stride,
+            w + seen_begin * w_stride, w_stride, scratch.dout_rows->data, scratch.dout_rows->stride,
             scratch.dv + (offset + seen_begin) * z.value_stride, z.value_stride, seen_end - seen_begin,
             static_cast<int>(z.value_stride / lanes), Old::keep, nullptr, shifted);
         matrix_add<Isa, Product, lanes, Walk::along_row>(
-            dx + seen_begin * w_stride, w_stride, scratch.q_rows, z.head_stride,
+            dx + seen_begin * w_stride, w_stride, scratch.q_rows->data, scratch.q_rows->stride,
             scratch.dk + (offset + seen_begin) * z.head_stride, z.head_stride, seen_end - seen_begin,
             static_cast<int>(z.head_stride / lanes), Old::keep, nullptr, shifted);
         matrix_add<Isa, Product, lanes, Walk::along_column>(
-            dx_by_key, stride, panel.k_rows + offset / d * panel.k_rows_stride, panel.k_rows_stride, scratch.dq_tile,
-            z.head_stride, tile.rows, static_cast<int>(z.head_stride / lanes), Old::keep, nullptr, keys_of_rows);
+            dx_by_key, stride, panel.k_rows + offset / d * panel.k_rows_stride, panel.k_rows_stride, sums.data,
+            sums.stride, tile.rows, static_cast<int>(z.head_stride / lanes), sums.old, nullptr, keys_of_rows);
+        sums.old = Old::keep;
     }
 
     /// The partner of an odd last row: it must not bring a NaN of V along.

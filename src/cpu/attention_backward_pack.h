@@ -26,18 +26,31 @@ struct BackwardSizes {
     HEED_INLINE std::int64_t bytes_per_key() const { return 4 * (2 * head_stride + value_depth + value_stride); }
 };
 
-struct BackwardFlags {
-    bool rows_finite;
+/// The rows of a tile as vectors, [64][stride], or [32] rows of pairs: in scratch, or where they lie.
+struct RowVectors {
+    const float* data;
+    std::int64_t stride;
+    int finite;  ///< -1: not yet looked
+};
+
+/// A tile of rows and what it sees of a panel of keys.
+struct Meeting {
+    static constexpr int most = most_runs * static_cast<int>(BackwardSplit::most_super_tiles);
+    RowTile tile;
+    std::int64_t number;  ///< of the tile
+    int count;
+    PatternRun runs[most];
 };
 
 template <class Isa, class Product>
 struct BackwardScratch {
-    RowTile* tile;
-    BackwardFlags* flags;
+    Meeting* meetings;  ///< this one and the next
+    RowVectors* q_rows;
+    RowVectors* dout_rows;
     float* q_columns;     ///< [score_depth][64]
     float* dout_columns;  ///< [value_depth][64]
-    float* q_rows;        ///< [64][head_stride], or [32] rows of pairs
-    float* dout_rows;     ///< [64][value_stride], or pairs
+    float* q_copy;        ///< [64][head_stride], or pairs
+    float* dout_copy;     ///< [64][value_stride], or pairs
     float* staging;       ///< [64][widest row]
     float* out_columns;   ///< [value_size][64], and dout's next to it where that is kept in pairs
     float* lse;           ///< [64] in powers of two
@@ -56,6 +69,7 @@ struct BackwardScratch {
     float* k_rows;  ///< pairs woven along the keys
     float* dk;      ///< [super_keys][head_stride]
     float* dv;      ///< [super_keys][value_stride]
+    bool* begun;    ///< [super_keys / pattern_keys]: squares of dk and dv that hold something
     float* dq;      ///< [group][queries][head_size], where one chunk is all
     ScoreScratch score;
 
@@ -69,12 +83,13 @@ struct BackwardScratch {
         constexpr bool pairs = Product::depth_per_lane == 2;
         const bool dense = call.bias.data != nullptr || call.allow.data != nullptr || call.pattern;
         const auto floats = [&](std::int64_t count) { return arena.take<float>(static_cast<std::size_t>(count)); };
-        s.tile = arena.take<RowTile>(1);
-        s.flags = arena.take<BackwardFlags>(1);
+        s.meetings = arena.take<Meeting>(2);
+        s.q_rows = arena.take<RowVectors>(1);
+        s.dout_rows = arena.take<RowVectors>(1);
         s.q_columns = floats(z.score_depth * most_rows);
         s.dout_columns = floats(z.value_depth * most_rows);
-        s.q_rows = floats(most_rows * z.head_stride);
-        s.dout_rows = floats(most_rows * z.value_stride);
+        s.q_copy = floats(most_rows * z.head_stride);
+        s.dout_copy = floats(most_rows * z.value_stride);
         s.staging = floats(most_rows * widest);
         s.out_columns = floats((pairs ? 2 : 1) * call.value_size * most_rows);
         s.lse = floats(most_rows);
@@ -97,6 +112,7 @@ struct BackwardScratch {
         s.k_rows = floats(pairs ? (super_keys + 1) / 2 * z.head_stride : 0);
         s.dk = floats(super_keys * z.head_stride);
         s.dv = floats(super_keys * z.value_stride);
+        s.begun = arena.take<bool>(static_cast<std::size_t>(super_keys / pattern_keys + 1));
         s.dq = floats(dq_floats);
         if (to != nullptr) { *to = s; }
         return arena.used;
@@ -186,23 +202,54 @@ bool keys_finite(const Call& call, KeyPanel& panel) {
     return panel.keys_finite == 1;
 }
 
-/// The tile's rows of one tensor: columns[depth][stride] transposed, rows[64][row_stride] as vectors.
+/// Looked up where it matters: only in a tile that hides something.
 template <class Isa, class Product>
-HEED_INLINE bool pack_row_forms(const Tensor4& from, const RowTile& tile, std::int64_t size, std::int64_t depth,
-                                std::int64_t row_stride, float* staging, float* columns, float* rows) {
-    const auto address = [&](std::int64_t r) {
-        const std::int64_t at =
-            tile.batch * from.b + tile.head[r] * from.h + (tile.query_begin + tile.index[r]) * from.row;
-        return from.data + at * element_bytes(from.dtype);
-    };
-    bool finite = true;
-    constexpr bool pairs = Product::depth_per_lane == 2;
+bool rows_finite(const RowTile& tile, std::int64_t size, RowVectors& rows) {
+    if (rows.finite < 0) {
+        constexpr int d = Product::depth_per_lane;
+        bool finite = true;
+        for (std::int64_t r = 0; r < (tile.rows + d - 1) / d && finite; ++r) {
+            finite = all_finite<Isa, Product>(rows.data + r * rows.stride, size);
+        }
+        rows.finite = finite ? 1 : 0;
+    }
+    return rows.finite == 1;
+}
+
+HEED_INLINE const char* row_address(const Tensor4& from, const RowTile& tile, std::int64_t r) {
+    const std::int64_t at = tile.batch * from.b + tile.head[r] * from.h + (tile.query_begin + tile.index[r]) * from.row;
+    return from.data + at * element_bytes(from.dtype);
+}
+
+/// Asks for the rows of a tile that comes next.
+HEED_INLINE void fetch_rows(const Tensor4& from, const RowTile& tile, std::int64_t size) {
+    const std::int64_t bytes = from.column == 1 ? size * element_bytes(from.dtype) : 0;
     for (int r = 0; r < tile.rows; ++r) {
-        float* row = (pairs ? staging : rows) + r * row_stride;
+        const char* row = row_address(from, tile, r);
+        for (std::int64_t at = 0; at < bytes; at += 64) { __builtin_prefetch(row + at, 0, 2); }
+    }
+}
+
+/// The tile's rows of one tensor: columns[depth][stride] transposed, and as vectors: where they lie if they lie well,
+/// otherwise in `copy`.
+template <class Isa, class Product>
+HEED_INLINE RowVectors pack_row_forms(const Tensor4& from, const RowTile& tile, std::int64_t size, std::int64_t depth,
+                                      std::int64_t row_stride, float* staging, float* columns, float* copy) {
+    constexpr bool pairs = Product::depth_per_lane == 2;
+    RowVectors rows{copy, row_stride, -1};
+    const bool in_place = !pairs && from.dtype == DType::f32 && from.column == 1 && size == row_stride &&
+                          tile.head[0] == tile.head[tile.rows - 1] && lies_well(size * 4, from.row * 4);
+    if (in_place) {  // the rows of one head follow each other
+        rows.data = reinterpret_cast<const float*>(row_address(from, tile, 0));
+        rows.stride = from.row;
+    }
+    float* own = pairs ? staging : copy;
+    for (int r = 0; r < tile.rows && !in_place; ++r) {
+        float* row = own + r * row_stride;
         if (pairs && from.dtype == DType::bf16) {
-            copy_pairs<Isa>(address(r), from.column, size, row);
+            copy_pairs<Isa>(row_address(from, tile, r), from.column, size, row);
         } else {
-            load_row<Isa>(from.dtype, address(r), from.column, size, row);
+            load_row<Isa>(from.dtype, row_address(from, tile, r), from.column, size, row);
             if constexpr (pairs) {  // float rows next to bf16 ones: rounded, like the weights they meet
                 auto* words = reinterpret_cast<std::uint16_t*>(row);
                 for (std::int64_t c = 0; c < size; ++c) { words[c] = narrow_bf16(row[c]); }
@@ -211,21 +258,21 @@ HEED_INLINE bool pack_row_forms(const Tensor4& from, const RowTile& tile, std::i
                 for (std::int64_t c = size; c < row_stride; ++c) { row[c] = 0; }
             }
         }
-        finite = finite && all_finite<Isa, Product>(row, depth);
     }
+    const float* source = in_place ? rows.data : own;
+    const std::int64_t stride = in_place ? rows.stride : row_stride;
     if constexpr (pairs) {
         for (int r = 0; r < tile.rows; r += 2) {
             const auto* a = reinterpret_cast<const char*>(staging + r * row_stride);
             const char* b = r + 1 < tile.rows ? reinterpret_cast<const char*>(staging + (r + 1) * row_stride) : nullptr;
-            weave_rows<Isa>(a, b, 1, size, row_stride, rows + r / 2 * row_stride);
+            weave_rows<Isa>(a, b, 1, size, row_stride, copy + r / 2 * row_stride);
         }
     }
-    const float* source = pairs ? staging : rows;
     with_lanes<Isa>(tile.lanes, [&]<int L>() {
-        transpose_rows<Isa, L>([&](std::int64_t r) { return source + r * row_stride; }, tile.rows, depth, columns,
+        transpose_rows<Isa, L>([&](std::int64_t r) { return source + r * stride; }, tile.rows, depth, columns,
                                tile.lanes * tile.vectors);
     });
-    return finite;
+    return rows;
 }
 
 /// delta = dout . out, summed in the order of the product dout V, so that the two cancel exactly where they are equal.
@@ -234,16 +281,17 @@ HEED_INLINE void row_deltas(const Call& call, const RowTile& tile, const Backwar
     const BackwardSizes<Isa, Product> z(call);
     const std::int64_t stride = tile.lanes * tile.vectors;
     const auto load = [&](const Tensor4& from, float* columns) {
-        for (int r = 0; r < tile.rows; ++r) {
-            const std::int64_t at =
-                tile.batch * from.b + tile.head[r] * from.h + (tile.query_begin + tile.index[r]) * from.row;
-            load_row<Isa>(from.dtype, from.data + at * element_bytes(from.dtype), from.column, call.value_size,
+        const bool in_place = from.dtype == DType::f32 && from.column == 1;
+        for (int r = 0; r < tile.rows && !in_place; ++r) {
+            load_row<Isa>(from.dtype, row_address(from, tile, r), from.column, call.value_size,
                           scratch.staging + r * z.value_stride);
         }
-        with_lanes<Isa>(tile.lanes, [&]<int L>() {
-            transpose_rows<Isa, L>([&](std::int64_t r) { return scratch.staging + r * z.value_stride; }, tile.rows,
-                                   call.value_size, columns, stride);
-        });
+        const auto row = [&](std::int64_t r) {
+            return in_place ? reinterpret_cast<const float*>(row_address(from, tile, r))
+                            : scratch.staging + r * z.value_stride;
+        };
+        with_lanes<Isa>(tile.lanes,
+                        [&]<int L>() { transpose_rows<Isa, L>(row, tile.rows, call.value_size, columns, stride); });
     };
     const float* dout = scratch.dout_columns;
     if constexpr (Product::depth_per_lane == 2) {
@@ -264,18 +312,20 @@ HEED_INLINE void row_deltas(const Call& call, const RowTile& tile, const Backwar
             S::store(scratch.delta + n * L, sum);
         }
     });
+    for (int r = 0; r < tile.rows; ++r) {
+        if (scratch.lse[r] != __builtin_inff()) { scratch.delta[r] -= row_dlse(call, tile, r); }
+    }
 }
 
-/// q, dout, lse and delta of the tile.
+/// q, dout, lse and delta of the tile. Tasks that meet the same tile leave its deltas in `known` for each other; should
+/// two compute them at once, both write the same numbers.
 template <class Isa, class Product>
-void pack_rows(const Call& call, const RowTile& tile, const BackwardScratch<Isa, Product>& scratch) {
+void pack_rows(const Call& call, const RowTile& tile, DeltaSlot& known, const BackwardScratch<Isa, Product>& scratch) {
     const BackwardSizes<Isa, Product> z(call);
-    const bool q_finite = pack_row_forms<Isa, Product>(call.q, tile, call.head_size, z.score_depth, z.head_stride,
-                                                       scratch.staging, scratch.q_columns, scratch.q_rows);
-    const bool dout_finite =
-        pack_row_forms<Isa, Product>(call.dout, tile, call.value_size, z.value_depth, z.value_stride, scratch.staging,
-                                     scratch.dout_columns, scratch.dout_rows);
-    scratch.flags->rows_finite = q_finite && dout_finite;
+    *scratch.q_rows = pack_row_forms<Isa, Product>(call.q, tile, call.head_size, z.score_depth, z.head_stride,
+                                                   scratch.staging, scratch.q_columns, scratch.q_copy);
+    *scratch.dout_rows = pack_row_forms<Isa, Product>(call.dout, tile, call.value_size, z.value_depth, z.value_stride,
+                                                      scratch.staging, scratch.dout_columns, scratch.dout_copy);
     for (int r = 0; r < most_rows; ++r) {
         const double lse = r < tile.rows ? row_lse(call, tile, r) : __builtin_inf();
         scratch.lse[r] = static_cast<float>(lse);
@@ -283,66 +333,13 @@ void pack_rows(const Call& call, const RowTile& tile, const BackwardScratch<Isa,
             lse == __builtin_inf() ? 0.0F : static_cast<float>(lse - static_cast<double>(scratch.lse[r]));
         scratch.delta[r] = 0;
     }
+    if (known.is_ready()) {
+        for (int r = 0; r < most_rows; ++r) { __atomic_load(known.delta + r, scratch.delta + r, __ATOMIC_RELAXED); }
+        return;
+    }
     row_deltas<Isa, Product>(call, tile, scratch);
-    for (int r = 0; r < tile.rows; ++r) {
-        if (scratch.lse[r] != __builtin_inff()) { scratch.delta[r] -= row_dlse(call, tile, r); }
-    }
-}
-
-/// to[key][row/2] = rows 2n and 2n+1 of each key as bf16.
-template <class Isa, int L>
-void pair_rows(const RowTile& tile, std::int64_t begin, std::int64_t end, const float* from, float* to) {
-    const std::int64_t stride = tile.lanes * tile.vectors;
-    for (std::int64_t j = begin; j < end; ++j) {
-        const float* row = from + j * stride;
-        auto* words = reinterpret_cast<std::uint16_t*>(to + j * stride / 2);
-        std::int64_t r = 0;
-#if defined(__AVX512BF16__)
-        for (; r + 32 <= stride; r += 32) {
-            const __m512i both = __m512i(_mm512_cvtne2ps_pbh(_mm512_loadu_ps(row + r + 16), _mm512_loadu_ps(row + r)));
-            _mm512_storeu_si512(words + r, both);
-        }
-        for (; r + 16 <= stride; r += 16) {
-            _mm256_storeu_si256(reinterpret_cast<__m256i*>(words + r),
-                                __m256i(_mm512_cvtneps_pbh(_mm512_loadu_ps(row + r))));
-        }
-#endif
-        for (; r < stride; ++r) { words[r] = narrow_bf16(row[r]); }
-    }
-}
-
-/// The three products one element at a time, skipping what is hidden.
-template <class Isa, class Product>
-void careful_products(const Call& call, const RowTile& tile, const KeyBlock& block, const KeyPanel& panel,
-                      std::int64_t offset, const BackwardScratch<Isa, Product>& scratch) {
-    const BackwardSizes<Isa, Product> z(call);
-    const std::int64_t stride = tile.lanes * tile.vectors;
-    const std::int64_t begin = larger<std::int64_t>(tile.begin - block.begin, 0);
-    const std::int64_t end = smaller<std::int64_t>(tile.end - block.begin, block.count);
-    const auto element = [](const float* rows, std::int64_t row_stride, std::int64_t row, std::int64_t c) {
-        if constexpr (Product::depth_per_lane == 2) {
-            return widen_bf16(reinterpret_cast<const std::uint16_t*>(rows + row / 2 * row_stride)[2 * c + row % 2]);
-        } else {
-            return rows[row * row_stride + c];
-        }
-    };
-    for (int r = 0; r < tile.rows; ++r) {
-        for (std::int64_t j = begin; j < end; ++j) {
-            const float w = scratch.score.scores[j * stride + r];
-            if (bits_of(w) == 0x80000000U) { continue; }
-            const float dx = scratch.dw[j * stride + r];
-            float* dv = scratch.dv + (offset + j) * z.value_stride;
-            float* dk = scratch.dk + (offset + j) * z.head_stride;
-            float* dq = scratch.dq_tile + r * z.head_stride;
-            for (std::int64_t e = 0; e < call.value_size; ++e) {
-                dv[e] += w * element(scratch.dout_rows, z.value_stride, r, e);
-            }
-            for (std::int64_t c = 0; c < call.head_size; ++c) {
-                dk[c] += dx * element(scratch.q_rows, z.head_stride, r, c);
-                dq[c] += dx * element(panel.k_rows, panel.k_rows_stride, offset + j, c);
-            }
-        }
-    }
+    for (int r = 0; r < most_rows; ++r) { __atomic_store(known.delta + r, scratch.delta + r, __ATOMIC_RELAXED); }
+    __atomic_store_n(&known.ready, 1, __ATOMIC_RELEASE);
 }
 
 }  // namespace heed::cpu

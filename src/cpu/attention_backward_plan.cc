@@ -51,7 +51,8 @@ BackwardSplit split_backward(const Call& c, const Sequence& s, std::int64_t byte
     split.chunks = std::max<std::int64_t>(1, (s.keys + split.chunk_keys - 1) / split.chunk_keys);
     // With a pattern a tile of rows meets few of these keys, and getting the rows ready has to pay off over them.
     const auto room = static_cast<std::int64_t>(level2_bytes()) * 3 / 8 * (c.pattern ? 4 : 1);
-    split.super_keys = std::clamp<std::int64_t>(room / bytes_per_key / c.tile_keys, 1, 8) * c.tile_keys;
+    split.super_keys =
+        std::clamp<std::int64_t>(room / bytes_per_key / c.tile_keys, 1, BackwardSplit::most_super_tiles) * c.tile_keys;
     return split;
 }
 
@@ -59,12 +60,14 @@ BackwardPlan plan_backward(const Call& c, detail::Pool& pool, std::int64_t first
     BackwardPlan plan;
     plan.first_entry = first;
     std::int64_t floats = 0;
+    std::int64_t tiles = 0;
     for (std::int64_t b = first; b < c.batch; ++b) {
         const Sequence s = sequence_of(c, b);
         const BackwardSplit split = split_backward(c, s, bytes_per_key);
         const std::int64_t more = entry_floats(c, s, split);
         if (plan.entries > 0 && floats + more > wave_floats) { break; }
         floats += more;
+        tiles += c.kv_heads * split.rows.tiles;
         ++plan.entries;
         plan.most_chunks = std::max(plan.most_chunks, split.chunks);
         plan.operations += 5.0 * static_cast<double>(c.heads * (c.head_size + c.value_size)) *
@@ -80,12 +83,16 @@ BackwardPlan plan_backward(const Call& c, detail::Pool& pool, std::int64_t first
                  (plan.loop_chunks ? 1 : plan.most_chunks);
     const auto slots = static_cast<std::size_t>(plan.entries * c.heads);
     const std::size_t doubles = slots * static_cast<std::size_t>(plan.most_chunks + 1);
-    const std::size_t at = (doubles * sizeof(double) + 63) / 64 * 64;
+    const auto whole_lines = [](std::size_t bytes) { return (bytes + 63) / 64 * 64; };
+    const std::size_t deltas_at = whole_lines(doubles * sizeof(double));
+    const std::size_t at = deltas_at + whole_lines(static_cast<std::size_t>(tiles) * sizeof(DeltaSlot));
     char* memory = static_cast<char*>(pool.shared().at_least(at + static_cast<std::size_t>(floats) * 4));
     plan.slope_parts = reinterpret_cast<double*>(memory);
     plan.sink_parts = plan.slope_parts + slots * static_cast<std::size_t>(plan.most_chunks);
+    plan.deltas = reinterpret_cast<DeltaSlot*>(memory + deltas_at);
     plan.dq_parts = reinterpret_cast<float*>(memory + at);
     std::fill(plan.slope_parts, plan.slope_parts + doubles, 0.0);
+    std::fill_n(plan.deltas, tiles, DeltaSlot{});
     return plan;
 }
 
@@ -96,6 +103,14 @@ std::int64_t dq_begin(const Call& c, const BackwardPlan& plan, std::int64_t b, s
         floats += entry_floats(c, s, split_backward(c, s, bytes_per_key));
     }
     return floats;
+}
+
+std::int64_t delta_begin(const Call& c, const BackwardPlan& plan, std::int64_t b) {
+    std::int64_t tiles = 0;
+    for (std::int64_t n = plan.first_entry; n < b; ++n) {
+        tiles += c.kv_heads * split_forward(c, sequence_of(c, n)).tiles;
+    }
+    return tiles;
 }
 
 double row_lse(const Call& c, const RowTile& tile, int row) {

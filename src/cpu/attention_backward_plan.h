@@ -8,10 +8,19 @@ namespace heed::cpu {
 /// The gradients of one entry and key/value head come from tasks that each own a range of keys: dk and dv are complete
 /// there, dq is a part that is summed in order afterwards. Depends on the entry's own sizes alone.
 struct BackwardSplit {
+    static constexpr std::int64_t most_super_tiles = 8;  ///< tiles of keys in super_keys
     std::int64_t chunks = 1;
     std::int64_t chunk_keys = 0;
     std::int64_t super_keys = 0;  ///< keys whose k, v, dk and dv share the second-level cache
     Split rows;                   ///< row tiles
+};
+
+/// The deltas of one tile of rows, once some task has computed them.
+struct DeltaSlot {
+    std::int32_t ready;
+    float delta[most_rows];
+
+    __attribute__((always_inline)) bool is_ready() const { return __atomic_load_n(&ready, __ATOMIC_ACQUIRE) != 0; }
 };
 
 struct BackwardPlan {
@@ -22,6 +31,7 @@ struct BackwardPlan {
          loop_chunks = false;  ///< axes that a task runs in order (shared dbias)
     std::int64_t most_chunks = 1;
     float* dq_parts = nullptr;      ///< entry, head, chunk, row, column; entry e starts at dq_begin(e)
+    DeltaSlot* deltas = nullptr;    ///< entry, key/value head, tile; entry e starts at delta_begin(e)
     double* slope_parts = nullptr;  ///< [entries][heads][most_chunks]
     double* sink_parts = nullptr;   ///< [entries][heads]
     double operations = 0;
@@ -32,6 +42,9 @@ BackwardSplit split_backward(const Call& call, const Sequence& s, std::int64_t b
 BackwardPlan plan_backward(const Call& call, detail::Pool& pool, std::int64_t first, std::int64_t bytes_per_key);
 /// Floats of dq parts of all entries of the wave before b.
 std::int64_t dq_begin(const Call& call, const BackwardPlan& plan, std::int64_t b, std::int64_t bytes_per_key);
+
+/// Tiles of all entries of the wave before b.
+std::int64_t delta_begin(const Call& call, const BackwardPlan& plan, std::int64_t b);
 
 /// Runs visit(b, g, chunk) for a task, in order.
 template <class Visit>

@@ -1,10 +1,11 @@
 #include <heed/inspect.h>
 
 #include "base/overlap.h"
+#include "cpu/entropy.h"
 #include "ops/attention_checks.h"
 #include "ops/attention_kernels.h"
 
-#include <cmath>
+#include <algorithm>
 #include <numeric>
 
 namespace heed {
@@ -100,21 +101,28 @@ template <class Weight>
 Summary summarise(const AttentionProblem& problem, const Sequence& s, const Window& window, std::int64_t i,
                   const Weight* weight) {
     Summary summary;
-    const bool inside = i < s.queries;
-    const std::int64_t p = inside ? problem.query_position(s, i) : 0;
-    for (std::int64_t j = 0; inside && j < s.keys; ++j) {
-        const double w = weight[j];
-        if (w > 0 || std::isnan(w)) { summary.entropy -= w * std::log(w); }
-        if (w > summary.max_weight) {
-            summary.max_weight = w;
+    if (i >= s.queries) { return summary; }
+    summary.entropy = cpu::entropy(weight, s.keys);
+    for (std::int64_t j = 0; j < s.keys; ++j) {
+        if (weight[j] > summary.max_weight) {
+            summary.max_weight = weight[j];
             summary.argmax = j;
         }
-        const std::int64_t at = problem.key_position(s, j);
-        const bool left = window.left < 0 || at >= p - window.left;
-        const bool right = window.right < 0 || at <= p + window.right;
-        if (left && right) { summary.window_mass += w; }
     }
-    if (inside && s.keys > 0) { summary.first_mass = weight[0]; }
+    const std::int64_t p = problem.query_position(s, i);
+    const auto in_window = [&](std::int64_t at) {
+        return (window.left < 0 || at >= p - window.left) && (window.right < 0 || at <= p + window.right);
+    };
+    if (problem.options.key_positions) {
+        for (std::int64_t j = 0; j < s.keys; ++j) {
+            if (in_window(problem.key_position(s, j))) { summary.window_mass += weight[j]; }
+        }
+    } else {  // positions are indices: one run of keys
+        const std::int64_t begin = window.left < 0 ? 0 : std::clamp<std::int64_t>(p - window.left, 0, s.keys);
+        const std::int64_t end = window.right < 0 ? s.keys : std::clamp<std::int64_t>(p + window.right + 1, 0, s.keys);
+        for (std::int64_t j = begin; j < end; ++j) { summary.window_mass += weight[j]; }
+    }
+    if (s.keys > 0) { summary.first_mass = weight[0]; }
     return summary;
 }
 

@@ -1,6 +1,7 @@
 #include "conformance/run.h"
 
 #include "base/dispatch.h"
+#include "support/sample.h"
 
 #include <algorithm>
 #include <cstdlib>
@@ -154,7 +155,7 @@ bool fits(const Problem& problem, const std::string& kernel) {
 std::vector<Case> cases_to_test(int every, int first) {
     const std::vector<Case>& all = all_cases();
     const int one = environment("HEED_CASE", -1);
-    const int stride = std::max(1, environment("HEED_CONFORMANCE_STRIDE", 1));
+    const int stride = testing::test_stride();
     std::vector<Case> chosen;
     for (int n = first; n < static_cast<int>(all.size()); ++n) {
         if (one >= 0 ? n == one : (n - first) % (every * stride) == 0) {

@@ -32,7 +32,7 @@ bool forward_only();
 /// Whether a kernel takes this problem.
 bool fits(const Problem& problem, const std::string& kernel);
 
-/// HEED_CASE (or --case N): that one alone; HEED_CONFORMANCE_STRIDE=n: every n-th, beginning with `first`.
+/// HEED_CASE (or --case N): that one alone; HEED_TEST_STRIDE=n: every n-th, beginning with `first`.
 std::vector<Case> cases_to_test(int every = 1, int first = 0);
 
 }  // namespace heed::conformance

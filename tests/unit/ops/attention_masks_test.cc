@@ -1,5 +1,6 @@
 /// Which keys a row sees: windows, causal rows, their alignment, and the other ways to say the same.
 
+#include "support/sample.h"
 #include "unit/ops/attention_call.h"
 
 #include <algorithm>
@@ -132,12 +133,14 @@ TEST_P(AttentionMasks, PatternsOverManyBlocksAreTheirDenseMasks) {
     const Sizes sizes{.B = 1, .H = 2, .G = 1, .T = 150, .S = 3400, .D = 8, .E = 8};
     Tensor positions(DType::i64, {1, sizes.S});
     for (std::int64_t j = 0; j < sizes.S; ++j) { positions.as<std::int64_t>()[j] = (j * 7) % sizes.S; }
+    Sample sample;
     for (const char* text :
          {"random_blocks(64, 54, 2, 3)", "causal & random_blocks(128, 27, 9, 1)",
           "blocks(64x64, 50:1, 51:2, 51:3, 51:4, 51:5, 52:40, 53:52)", "window(100, 30) & strided(2)",
           "causal & (prefix(70) | window(200, 0))", "causal & window(1000, -1) & window(-1, 5)",
           "document(0*1000, 1*2400)", "per_head(window(300, 0), random_blocks(64, 54, 3, 1))"}) {
         for (const bool explicit_positions : {false, true}) {
+            if (!sample.takes()) { continue; }
             SCOPED_TRACE(text);
             const Pattern pattern = patterns::parse(text);
             Tensor allow(DType::boolean, {1, sizes.H, sizes.T, sizes.S});
@@ -160,6 +163,40 @@ TEST_P(AttentionMasks, PatternsOverManyBlocksAreTheirDenseMasks) {
             expect_near("dk", sparse.dk, dense.dk, 10 * tolerance());
             expect_near("dv", sparse.dv, dense.dv, 10 * tolerance());
             expect_near("weights", sparse.weights(context), dense.weights(context), tolerance());
+        }
+    }
+}
+
+/// Tiles of rows that meet some chunks of the keys and not others, on threads that share what they know of a tile:
+/// every gradient is written whatever stood there, and its bits do not depend on who came first.
+TEST_P(AttentionMasks, SparseGradientsAreTheSameForAnyThreads) {
+    if (wide()) { GTEST_SKIP() << "one thread, one order"; }
+    for (const std::int64_t size : {64, 24}) {
+        Call call = this->call({.B = 2, .H = 4, .G = 2, .T = 700, .S = 2300, .D = size, .E = size});
+        call.options.pattern = patterns::parse("random_blocks(64, 36, 2, 5)");
+        call.both(context);
+        Call dense = this->call({.B = 2, .H = 4, .G = 2, .T = 700, .S = 2300, .D = size, .E = size});
+        Tensor allow(DType::boolean, {1, 4, 700, 2300});
+        for (std::int64_t row = 0; row < 4 * 700; ++row) {
+            std::uint8_t* to = allow.as<std::uint8_t>() + row * 2300;
+            call.options.pattern.row(0, row / 700, row % 700 + 1600, 0, 2300, to);
+        }
+        dense.options.allow = std::as_const(allow);
+        dense.both(context);
+        expect_near("dq", call.dq, dense.dq, 10 * tolerance());
+        expect_near("dk", call.dk, dense.dk, 10 * tolerance());
+        expect_near("dv", call.dv, dense.dv, 10 * tolerance());
+        for (const int threads : {1, 3, 7}) {
+            Context team(threads);
+            Tensor dq(DType::f32, call.q.shape()), dk(DType::f32, call.k.shape()), dv(DType::f32, call.v.shape());
+            for (Tensor* tensor : {&dq, &dk, &dv}) {
+                std::fill_n(tensor->as<float>(), tensor->elements(), std::numeric_limits<float>::quiet_NaN());
+            }
+            attend_backward(team, call.q, call.k, call.v, call.out, call.lse, call.dout, {.dq = dq, .dk = dk, .dv = dv},
+                            call.options);
+            expect_same_bits("dq", dq, call.dq);
+            expect_same_bits("dk", dk, call.dk);
+            expect_same_bits("dv", dv, call.dv);
         }
     }
 }
