@@ -116,6 +116,7 @@ private:
     static void run(Stream& stream) {
         Block block;
         Group groups[2];
+        FetchAhead ahead;
         RowRun v{};
         bool waiting = false;  // weights whose values have not been added yet
         bool partial = false;
@@ -127,7 +128,7 @@ private:
             if (partial && !are_finite<ValueRows>(v, stream.call.value_size)) {
                 add_seen_values<ValueRows>(stream, v, group);
             } else {
-                add_values<ValueRows, R>(stream, v, group);
+                add_values<ValueRows, R>(stream, v, group, ahead);
             }
         };
         for (std::int64_t from = stream.begin; from < stream.end; from += block_keys) {
@@ -138,7 +139,11 @@ private:
                 const std::int64_t count = smaller<std::int64_t>(L, to - j);
                 const RowRun k = find_rows<Isa, L, Staged>(stream.k, stream.call.head_size, j, count,
                                                            stream.scratch.staging_k, group.k_scale);
-                scores<KeyRows, R>(stream, k, group);
+                // Wanted next: the keys after these, and the values of these.
+                const std::int64_t next = j + 2 * L <= stream.end ? j + L : j;
+                ahead.keys(stream.k, stream.call.head_size, next);
+                ahead.values(stream.v, stream.call.value_size, j);
+                scores<KeyRows, R>(stream, k, group, ahead);
                 add(groups[turn ^ 1]);
                 v = find_rows<Isa, L, Staged>(stream.v, stream.call.value_size, j, count, stream.scratch.staging_v,
                                               group.v_scale);
@@ -168,13 +173,25 @@ private:
         }
     }
 
-    /// weights[r][n] = q_r . k_n. One key after the other, each from end to end: the order in which the hardware
-    /// fetches ahead. Two keys at once would share what is loaded of q, but came out at two thirds of the speed.
+    /// weights[r][n] = q_r . k_n
     template <class KeyRows, int R>
-    static HEED_INLINE void scores(const Stream& stream, const RowRun& k, Group& group) {
+    static HEED_INLINE void scores(const Stream& stream, const RowRun& k, Group& group, FetchAhead& ahead) {
+        const std::int64_t stride = query_stride<KeyRows>(stream.call);
+        // Where the size is known, the compiler keeps what it can of q in registers over several keys.
+        if constexpr (Isa::registers >= 32 && R <= 4) {
+            if (stride == 8 * L) { return scores_of<KeyRows, R>(stream, k, 8 * L, group, ahead); }
+            if (stride == 4 * L) { return scores_of<KeyRows, R>(stream, k, 4 * L, group, ahead); }
+        }
+        scores_of<KeyRows, R>(stream, k, stride, group, ahead);
+    }
+
+    /// One key after the other, each from end to end: the order in which the hardware fetches ahead. Four keys at
+    /// once would share what is loaded of q, but came out slower from memory.
+    template <class KeyRows, int R>
+    static HEED_INLINE void scores_of(const Stream& stream, const RowRun& k, std::int64_t stride, Group& group,
+                                      FetchAhead& ahead) {
         constexpr int rows = smaller(R, L);
         constexpr int at_once = L / rows;
-        const std::int64_t stride = query_stride<KeyRows>(stream.call);
         for (int first = 0; first < R; first += rows) {
             const float* q = stream.scratch.q + first * stride;
             for (int j = 0; j < L; j += at_once) {
@@ -182,7 +199,7 @@ private:
                 HEED_UNROLL
                 for (int n = 0; n < at_once; ++n) {
                     F<L> part[rows] = {};
-                    dot<KeyRows, rows>(k.first + (j + n) * k.step, k.step, q, stride, part);
+                    dot<KeyRows, rows>(k.first + (j + n) * k.step, q, stride, part, ahead);
                     HEED_UNROLL
                     for (int r = 0; r < rows; ++r) { sum[r * at_once + n] = part[r]; }
                 }
@@ -198,48 +215,45 @@ private:
 
     /// Part sums of q_r . key, lane by lane.
     template <class KeyRows, int R>
-    static HEED_INLINE void dot(const char* key, std::int64_t step, const float* q, std::int64_t stride,
-                                F<L> (&part)[R]) {
+    static HEED_INLINE void dot(const char* key, const float* q, std::int64_t stride, F<L> (&part)[R],
+                                FetchAhead& ahead) {
         std::int64_t c = 0;
-        const auto columns = [&]<int NV>() {
+        const auto columns = [&]<int NV>() __attribute__((always_inline)) {
+            constexpr int lines = NV * L * KeyRows::bytes / 64;
             for (; c + NV * L <= stride; c += NV * L) {
                 HEED_UNROLL
                 for (int n = 0; n < NV; ++n) {
-                    fetch<KeyRows>(key, step, c + n * L);
+                    ahead.share<lines>(n, NV);
                     const F<L> x = S::rounded(KeyRows::template load<Isa, L>(key, c + n * L));
                     HEED_UNROLL
                     for (int r = 0; r < R; ++r) {
-                        const F<L> y = S::rounded(S::load(q + r * stride + c + n * L));
+                        const F<L> y = S::load(q + r * stride + c + n * L);
                         part[r] = KeyRows::Product::template add<Isa, L>(part[r], x, y);
                     }
                 }
+                ahead.advance<lines>();
             }
         };
         columns.template operator()<8>();
         columns.template operator()<4>();
+        columns.template operator()<2>();
         columns.template operator()<1>();
     }
 
-    /// Asks for what lies eight rows of floats on; nearer or further is slower.
-    template <class Rows>
-    static HEED_INLINE void fetch(const char* row, std::int64_t step, std::int64_t c) {
-        const std::int64_t at = c * Rows::bytes;
-        if (at % 64 == 0) { __builtin_prefetch(row + Rows::ahead * step + at, 0, 2); }
-    }
-
-    /// sums += weights V, each row of V from end to end; it stays in the first-level cache for all rows of the tile.
+    /// sums += weights V, some columns at a time: by now V is in the second-level cache.
     template <class ValueRows, int R>
-    static HEED_INLINE void add_values(const Stream& stream, const RowRun& v, const Group& group) {
-        constexpr int widest = Isa::registers >= 32 ? 8 : 4;
+    static HEED_INLINE void add_values(const Stream& stream, const RowRun& v, const Group& group, FetchAhead& ahead) {
+        constexpr bool many_registers = Isa::registers >= 32;
+        constexpr int widest = many_registers && R == 1 ? 8 : 4;
         const std::int64_t stride = round_up(stream.call.value_size, L);
         const auto vectors = static_cast<int>(stride / L);
         int first = 0;
-        const auto columns = [&]<int NV>() {
-            constexpr int rows = smaller(R, NV > widest / 2 ? 2 : 4);
+        const auto columns = [&]<int NV>() __attribute__((always_inline)) {
+            constexpr int rows = smaller(R, many_registers || NV < 4 ? 4 : 2);
             for (; first + NV <= vectors; first += NV) {
                 HEED_UNROLL
                 for (int r = 0; r < R; r += rows) {
-                    add_some<ValueRows, rows, NV>(v, group, r, stream.scratch.sums + r * stride, stride, first);
+                    add_some<ValueRows, rows, NV>(v, group, r, stream.scratch.sums + r * stride, stride, first, ahead);
                 }
             }
         };
@@ -250,7 +264,7 @@ private:
 
     template <class ValueRows, int R, int NV>
     static HEED_INLINE void add_some(const RowRun& v, const Group& group, int row, float* sums, std::int64_t stride,
-                                     int first) {
+                                     int first, FetchAhead& ahead) {
         F<L> sum[R][NV];
         HEED_UNROLL
         for (int r = 0; r < R; ++r) {
@@ -259,6 +273,7 @@ private:
         }
         using Product = typename ValueRows::Product;
         constexpr bool woven = Product::depth_per_lane == 2;
+        constexpr int lines = NV * L * ValueRows::bytes * Product::depth_per_lane / 64;
         for (std::int64_t j = 0; j < L; j += Product::depth_per_lane) {
             const char* value = v.first + j * v.step;
             F<L> w[R];
@@ -268,10 +283,9 @@ private:
             }
             HEED_UNROLL
             for (int n = 0; n < NV; ++n) {
-                if (row == 0) { fetch<ValueRows>(value, v.step, (first + n) * L); }
+                if (row == 0) { ahead.share<lines>(n, NV); }
                 F<L> x;
                 if constexpr (woven) {
-                    if (row == 0) { fetch<ValueRows>(value + v.step, v.step, (first + n) * L); }
                     x = S::rounded(ValueRows::template load_pair<Isa, L>(value, value + v.step, first + n));
                 } else {
                     x = S::rounded(ValueRows::template load<Isa, L>(value, (first + n) * L));
@@ -279,6 +293,7 @@ private:
                 HEED_UNROLL
                 for (int r = 0; r < R; ++r) { sum[r][n] = Product::template add<Isa, L>(sum[r][n], x, w[r]); }
             }
+            if (row == 0) { ahead.advance<lines>(); }
         }
         HEED_UNROLL
         for (int r = 0; r < R; ++r) {

@@ -148,13 +148,15 @@ private:
         }
         const bool careful = scored.partial && !values_finite<Isa, Product>(call, block);
         const bool drops = call.drop || call.keep.data != nullptr;
-        const bool in_pairs = Product::depth_per_lane == 2 && !careful && !drops;
+        const bool in_pairs =
+            Product::depth_per_lane == 2 && !careful && (!drops || (call.keep.data == nullptr && block.begin % 2 == 0));
         if (in_pairs) {
             weigh_pairs<Isa, L>(tile, block, scored, scores, scratch.now, state, scratch.alpha, scratch.pairs);
+            if (drops) { drop_pairs<Isa, L>(call, tile, block, scratch.pairs); }
         } else {
             weigh<Isa, L>(tile, block, scored, careful, scores, scratch.now, state, scratch.alpha);
+            if (drops) { drop<Isa, L>(call, tile, block, scores); }
         }
-        if (drops) { drop<Isa, L>(call, tile, block, scores); }
         const Old old = scratch.fresh[t] ? Old::none : Old::scale;
         if (scratch.fresh[t] && careful) { clear_sums(z, scratch, t); }
         scratch.fresh[t] = false;

@@ -63,41 +63,6 @@ HEED_INLINE bool lies_well(std::int64_t row_bytes, std::int64_t stride_bytes) {
     return stride_bytes <= row_bytes || stride_bytes % 512 != 0;
 }
 
-/// A bf16 row of n elements as pairs, zero-padded to an even number.
-template <class Isa>
-HEED_INLINE void copy_pairs(const char* from, std::int64_t stride, std::int64_t n, float* to) {
-    const auto* words = reinterpret_cast<const std::uint16_t*>(from);
-    auto* pairs = reinterpret_cast<std::uint16_t*>(to);
-    if (stride == 1) {
-        __builtin_memcpy(pairs, words, static_cast<std::size_t>(n) * 2);
-    } else {
-        for (std::int64_t c = 0; c < n; ++c) { pairs[c] = words[c * stride]; }
-    }
-    if (n % 2 != 0) { pairs[n] = 0; }
-}
-
-/// Two rows of bf16 woven into pairs: to[e] = (a[e], b[e]); b may be null (zeros). Zero-padded to `lanes`.
-template <class Isa>
-HEED_INLINE void weave_rows(const char* a, const char* b, std::int64_t stride, std::int64_t n, std::int64_t lanes,
-                            float* to) {
-    const auto* x = reinterpret_cast<const std::uint16_t*>(a);
-    const auto* y = reinterpret_cast<const std::uint16_t*>(b);
-    auto* pairs = reinterpret_cast<std::uint32_t*>(to);
-    std::int64_t e = 0;
-#if defined(__AVX512BW__)
-    for (; stride == 1 && b != nullptr && e + 16 <= n; e += 16) {
-        const __m512i low = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(x + e)));
-        const __m512i high = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(y + e)));
-        _mm512_storeu_si512(pairs + e, _mm512_or_si512(low, _mm512_slli_epi32(high, 16)));
-    }
-#endif
-    for (; e < n; ++e) {
-        const std::uint32_t high = b == nullptr ? 0U : y[e * stride];
-        pairs[e] = x[e * stride] | high << 16;
-    }
-    for (; e < lanes; ++e) { pairs[e] = 0; }
-}
-
 /// q[depth][stride] = the tile's query rows, transposed.
 template <class Isa, class Product>
 void pack_queries(const Call& call, const RowTile& tile, float* staging, float* q) {

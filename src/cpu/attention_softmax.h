@@ -110,28 +110,66 @@ void weigh_pairs(const RowTile& tile, const KeyBlock& block, const Scored& score
     }
 }
 
+/// The keys of Philox's rounds. From memory they cost nothing, where a vector made of each anew would.
+struct PhiloxKeys {
+    std::uint32_t round[10][2];
+
+    explicit HEED_INLINE PhiloxKeys(std::uint64_t seed) {
+        for (std::uint32_t n = 0; n < 10; ++n) {
+            round[n][0] = static_cast<std::uint32_t>(seed) + n * 0x9E3779B9U;
+            round[n][1] = static_cast<std::uint32_t>(seed >> 32) + n * 0xBB67AE85U;
+        }
+    }
+};
+
 /// The dropout words of key group `quad` (keys 4*quad .. 4*quad+3) for L rows: Philox4x32-10.
 template <class Isa, int L>
-HEED_INLINE void dropout_words(std::uint64_t seed, std::uint32_t offset, U<L> plane, U<L> row, std::uint32_t quad,
+HEED_INLINE void dropout_words(const PhiloxKeys& keys, std::uint32_t offset, U<L> plane, U<L> row, std::uint32_t quad,
                                U<L> (&word)[4]) {
     using S = Simd<Isa, L>;
+#if defined(__AVX512F__)
+    if constexpr (L == 16) {
+        // Words of even and of odd rows in the lower halves of wide lanes, rubbish in the upper halves: a wide product
+        // is one instruction there, and nothing has to be put together until the end.
+        const auto all = [](std::uint32_t x) { return _mm512_set1_epi32(static_cast<int>(x)); };
+        __m512i half[2][4] = {{all(quad), __m512i(row), __m512i(plane), all(offset)}, {all(quad), {}, {}, all(offset)}};
+        half[1][1] = _mm512_srli_epi64(__m512i(row), 32);
+        half[1][2] = _mm512_srli_epi64(__m512i(plane), 32);
+        HEED_UNROLL
+        for (int round = 0; round < 10; ++round) {
+            HEED_UNROLL
+            for (int h = 0; h < 2; ++h) {
+                __m512i(&x)[4] = half[h];
+                const __m512i product0 = _mm512_mul_epu32(x[0], all(0xD2511F53U));
+                const __m512i product1 = _mm512_mul_epu32(x[2], all(0xCD9E8D57U));
+                x[0] =
+                    _mm512_ternarylogic_epi32(_mm512_srli_epi64(product1, 32), x[1], all(keys.round[round][0]), 0x96);
+                x[1] = product1;
+                x[2] =
+                    _mm512_ternarylogic_epi32(_mm512_srli_epi64(product0, 32), x[3], all(keys.round[round][1]), 0x96);
+                x[3] = product0;
+            }
+        }
+        HEED_UNROLL
+        for (int c = 0; c < 4; ++c) {
+            word[c] = U<L>(_mm512_mask_shuffle_epi32(half[0][c], 0xAAAA, half[1][c], _MM_PERM_CCAA));
+        }
+        return;
+    }
+#endif
     word[0] = S::all(quad);
     word[1] = row;
     word[2] = plane;
     word[3] = S::all(offset);
-    auto key0 = static_cast<std::uint32_t>(seed);
-    auto key1 = static_cast<std::uint32_t>(seed >> 32);
     HEED_UNROLL
     for (int round = 0; round < 10; ++round) {
         U<L> high0, low0, high1, low1;
         S::multiply_wide(word[0], 0xD2511F53U, high0, low0);
         S::multiply_wide(word[2], 0xCD9E8D57U, high1, low1);
-        word[0] = high1 ^ word[1] ^ S::all(key0);
+        word[0] = high1 ^ word[1] ^ S::all(keys.round[round][0]);
         word[1] = low1;
-        word[2] = high0 ^ word[3] ^ S::all(key1);
+        word[2] = high0 ^ word[3] ^ S::all(keys.round[round][1]);
         word[3] = low0;
-        key0 += 0x9E3779B9U;
-        key1 += 0xBB67AE85U;
     }
 }
 
@@ -140,6 +178,7 @@ template <class Isa, int L, class Visit>
 HEED_INLINE void for_each_dropout(const Call& call, const RowTile& tile, const KeyBlock& block, Visit visit) {
     using S = Simd<Isa, L>;
     const U<L> below = S::all(call.drop_below);
+    const PhiloxKeys philox(call.drop_seed);
     for (int n = 0; n < tile.vectors; ++n) {
         const std::int64_t begin = larger<std::int64_t>(tile.some_begin[n], block.begin);
         const std::int64_t end = smaller<std::int64_t>(tile.some_end[n], block.begin + block.count);
@@ -161,7 +200,7 @@ HEED_INLINE void for_each_dropout(const Call& call, const RowTile& tile, const K
         __builtin_memcpy(&plane, tile.plane + n * L, sizeof(plane));
         for (std::int64_t quad = begin / 4; quad * 4 < end; ++quad) {
             U<L> word[4];
-            dropout_words<Isa, L>(call.drop_seed, call.drop_offset, plane, row, static_cast<std::uint32_t>(quad), word);
+            dropout_words<Isa, L>(philox, call.drop_offset, plane, row, static_cast<std::uint32_t>(quad), word);
             HEED_UNROLL
             for (int c = 0; c < 4; ++c) {
                 const std::int64_t j = quad * 4 + c;
@@ -183,6 +222,34 @@ void drop(const Call& call, const RowTile& tile, const KeyBlock& block, float* w
         const I<L> hidden = I<L>(w) == I<L>(S::all(hidden_weight));
         S::store(place, (keep | hidden) ? w : F<L>{});
     });
+}
+
+/// The same for weights in pairs, whose block begins at an even key.
+template <class Isa, int L>
+void drop_pairs(const Call& call, const RowTile& tile, const KeyBlock& block, float* pairs) {
+    using S = Simd<Isa, L>;
+    const std::int64_t stride = tile.lanes * tile.vectors;
+    const U<L> below = S::all(call.drop_below);
+    const PhiloxKeys philox(call.drop_seed);
+    for (int n = 0; n < tile.vectors; ++n) {
+        const std::int64_t begin = larger<std::int64_t>(tile.some_begin[n], block.begin);
+        const std::int64_t end = smaller<std::int64_t>(tile.some_end[n], block.begin + block.count);
+        const auto row = U<L>(S::load(tile.index + n * L));
+        U<L> plane;
+        __builtin_memcpy(&plane, tile.plane + n * L, sizeof(plane));
+        for (std::int64_t quad = begin / 4; quad * 4 < end; ++quad) {
+            U<L> word[4];
+            dropout_words<Isa, L>(philox, call.drop_offset, plane, row, static_cast<std::uint32_t>(quad), word);
+            HEED_UNROLL
+            for (int c = 0; c < 4; c += 2) {
+                const std::int64_t j = quad * 4 + c;
+                if (j + 1 < begin || j >= end) { continue; }
+                float* place = pairs + (j - block.begin) / 2 * stride + n * L;
+                const U<L> keep = (U<L>(word[c] > below) & 0xFFFFU) | (U<L>(word[c + 1] > below) & 0xFFFF0000U);
+                S::store(place, F<L>(U<L>(S::load(place)) & keep));
+            }
+        }
+    }
 }
 
 }  // namespace heed::cpu

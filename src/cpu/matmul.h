@@ -5,15 +5,17 @@
 #include "cpu/isa/tables.h"
 
 /// The matrix product in blocks. A task owns a block of C and walks all of K for it: a block of A and of B are copied
-/// to float32 where the register tiles read them in order, multiplied, and added to the block's sums. Blocks have
-/// fixed sizes and every element is summed the same way wherever it lies in them, so the result does not
-/// depend on threads, nor on M and N.
+/// to float32 where the register tiles read them in order, multiplied, and added to the block's sums. Where both are
+/// bf16 and the CPU has dot products of pairs, they are copied as pairs along K instead. Blocks have fixed sizes and
+/// every element is summed the same way wherever it lies in them, so the result does not depend on threads, nor on M
+/// and N.
 
 namespace heed::cpu {
 
-template <class Isa>
+template <class Isa, class Product>
 struct MatmulBlock {
     static constexpr int L = Isa::lanes;
+    static constexpr int depth_per_lane = Product::depth_per_lane;
     static constexpr int panel = Registers<Isa>::widest * L;  ///< columns that one register tile spans
     static constexpr std::int64_t rows = 96;                  ///< of C; a multiple of every register tile's
     static constexpr std::int64_t columns = 256;              ///< of C; a multiple of every panel
@@ -34,6 +36,10 @@ struct MatmulBlock {
     float* staging;
     float* sum;
 
+    /// 32-bit lanes that so much of K fills.
+    static HEED_INLINE std::int64_t lanes_of(std::int64_t count) {
+        return (count + depth_per_lane - 1) / depth_per_lane;
+    }
     static HEED_INLINE std::int64_t size_in_bytes(DType dtype) {
         return dtype == DType::f32 ? 4 : dtype == DType::f64 ? 8 : 2;
     }
@@ -73,16 +79,70 @@ struct MatmulBlock {
         }
     }
 
-    /// sum[m][n] += A B for one panel: `vectors` vectors of columns.
-    void multiply(const float* from, std::int64_t stride, std::int64_t block_rows, std::int64_t block_depth,
-                  int vectors, float* to) const {
+    /// Pairs of bf16 along the depth, for `others` rows of A: to[row][d / 2], or columns of B: to[d / 2][column].
+    void copy_as_pairs(const char* first, std::int64_t depth_stride, std::int64_t other_stride, std::int64_t count,
+                       std::int64_t others, bool of_b, float* to, std::int64_t stride) const {
+        const auto at = [&](std::int64_t d, std::int64_t n) {
+            return first + 2 * (d * depth_stride + n * other_stride);
+        };
+        const auto distance = [](std::int64_t step) { return step < 0 ? -step : step; };
+        const bool along_depth = distance(depth_stride) <= distance(other_stride);
+        const std::int64_t lanes = lanes_of(count);
+        const auto line = [&](std::int64_t n, float* pairs) {
+            if (along_depth) {
+                copy_pairs<Isa>(at(0, n), depth_stride, count, pairs);
+            } else {
+                const char* next = 2 * n + 1 < count ? at(2 * n + 1, 0) : nullptr;
+                weave_rows<Isa>(at(2 * n, 0), next, other_stride, others, others, pairs);
+            }
+        };
+        const std::int64_t lines = along_depth ? others : lanes;
+        const std::int64_t length = along_depth ? lanes : others;
+        if (along_depth != of_b) {
+            for (std::int64_t n = 0; n < lines; ++n) { line(n, to + n * stride); }
+            return;
+        }
+        for (std::int64_t c = 0; c < lines; c += panel) {
+            const std::int64_t turned = smaller<std::int64_t>(panel, lines - c);
+            for (std::int64_t n = 0; n < turned; ++n) { line(c + n, staging + n * depth); }
+            transpose_rows<Isa, L>([&](std::int64_t n) { return static_cast<const float*>(staging + n * depth); },
+                                   turned, length, to + c, stride);
+        }
+    }
+
+    void copy_a(const MatmulOffsets& at, std::int64_t row, std::int64_t k, std::int64_t block_rows,
+                std::int64_t block_depth) const {
+        if constexpr (depth_per_lane == 2) {
+            copy_as_pairs(element(p.a, at.a, row, k), p.a.column_stride, p.a.row_stride, block_depth, block_rows, false,
+                          a, a_stride);
+        } else {
+            copy(p.a, at.a, row, k, block_rows, block_depth, a, a_stride);
+        }
+    }
+
+    void copy_b(const MatmulOffsets& at, std::int64_t k, std::int64_t column, std::int64_t block_depth,
+                std::int64_t width, float* packed) const {
+        if constexpr (depth_per_lane == 2) {
+            copy_as_pairs(element(p.b, at.b, k, column), p.b.row_stride, p.b.column_stride, block_depth, width, true,
+                          packed, panel);
+        } else {
+            copy(p.b, at.b, k, column, block_depth, width, packed, panel);
+        }
+        for (std::int64_t n = width; n < round_up(width, L); ++n) {
+            for (std::int64_t r = 0; r < lanes_of(block_depth); ++r) { packed[r * panel + n] = 0; }
+        }
+    }
+
+    /// sum[m][n] += A B for one panel: `vectors` vectors of columns; the depth in lanes.
+    void multiply(const float* from, std::int64_t stride, std::int64_t block_rows, std::int64_t lanes, int vectors,
+                  float* to) const {
         with_constant<Registers<Isa>::widest>(vectors, [&]<int NV>() {
             constexpr int MR = Registers<Isa>::rows(NV);
             const auto tile = [&]<int Rows>(std::int64_t m) {
                 // From zero, then added: the rounding errors of one block do not grow with those before it.
                 F<L> part[Rows][NV] = {};
-                multiply_add<Isa, FloatProduct, L, Rows, NV, Walk::along_row>(a + m * a_stride, a_stride, from, stride,
-                                                                              block_depth, part);
+                multiply_add<Isa, Product, L, Rows, NV, Walk::along_row>(a + m * a_stride, a_stride, from, stride,
+                                                                         lanes, part);
                 HEED_UNROLL
                 for (int r = 0; r < Rows; ++r) {
                     HEED_UNROLL
@@ -168,36 +228,35 @@ struct MatmulBlock {
     /// done.
     std::int64_t one_panel(const MatmulOffsets& at, std::int64_t column, std::int64_t k, std::int64_t c,
                            std::int64_t block_rows, std::int64_t block_columns, std::int64_t block_depth) const {
-        const bool in_place = p.b.dtype == DType::f32 && p.b.column_stride == 1 && block_rows <= few_rows;
         const std::int64_t left = block_columns - c;
-        const auto* direct = reinterpret_cast<const float*>(element(p.b, at.b, k, column + c));
-        constexpr std::int64_t widest = Isa::registers / 2 * L;
-        if (in_place && block_rows == 1 && left >= widest) {
-            multiply_in_place<1>(direct, p.b.row_stride, block_depth, sum + c);
-            return widest;
-        }
-        if (in_place && block_rows == 2 && left >= widest / 2) {
-            multiply_in_place<2>(direct, p.b.row_stride, block_depth, sum + c);
-            return widest / 2;
-        }
-        if (p.b.dtype == DType::f32 && p.b.row_stride == 1 && block_rows <= 4 && left >= L) {
-            with_constant<4>(static_cast<int>(block_rows), [&]<int Rows>() {
-                multiply_turned<Rows>(direct, p.b.column_stride, block_depth, sum + c);
-            });
-            return L;
-        }
         const std::int64_t width = smaller<std::int64_t>(panel, left);
         const int vectors = static_cast<int>((width + L - 1) / L);
-        if (in_place && width % L == 0) {
-            multiply(direct, p.b.row_stride, block_rows, block_depth, vectors, sum + c);
-            return width;
+        if constexpr (depth_per_lane == 1) {
+            const bool in_place = p.b.dtype == DType::f32 && p.b.column_stride == 1 && block_rows <= few_rows;
+            const auto* direct = reinterpret_cast<const float*>(element(p.b, at.b, k, column + c));
+            constexpr std::int64_t widest = Isa::registers / 2 * L;
+            if (in_place && block_rows == 1 && left >= widest) {
+                multiply_in_place<1>(direct, p.b.row_stride, block_depth, sum + c);
+                return widest;
+            }
+            if (in_place && block_rows == 2 && left >= widest / 2) {
+                multiply_in_place<2>(direct, p.b.row_stride, block_depth, sum + c);
+                return widest / 2;
+            }
+            if (p.b.dtype == DType::f32 && p.b.row_stride == 1 && block_rows <= 4 && left >= L) {
+                with_constant<4>(static_cast<int>(block_rows), [&]<int Rows>() {
+                    multiply_turned<Rows>(direct, p.b.column_stride, block_depth, sum + c);
+                });
+                return L;
+            }
+            if (in_place && width % L == 0) {
+                multiply(direct, p.b.row_stride, block_rows, block_depth, vectors, sum + c);
+                return width;
+            }
         }
         float* packed = b + c * depth;
-        copy(p.b, at.b, k, column + c, block_depth, width, packed, panel);
-        for (std::int64_t n = width; n < round_up(width, L); ++n) {
-            for (std::int64_t r = 0; r < block_depth; ++r) { packed[r * panel + n] = 0; }
-        }
-        multiply(packed, panel, block_rows, block_depth, vectors, sum + c);
+        copy_b(at, k, column + c, block_depth, width, packed);
+        multiply(packed, panel, block_rows, lanes_of(block_depth), vectors, sum + c);
         return width;
     }
 
@@ -211,7 +270,7 @@ struct MatmulBlock {
             std::int64_t done = 0;
             for (std::int64_t k = 0; k < p.depth; k += depth) {
                 const std::int64_t block_depth = smaller(depth, p.depth - k);
-                copy(p.a, at.a, row, k, block_rows, block_depth, a, a_stride);
+                copy_a(at, row, k, block_rows, block_depth);
                 for (std::int64_t n = c; n < block_columns && (!few || n == c); n += done) {
                     done = one_panel(at, column, k, n, block_rows, block_columns, block_depth);
                 }
@@ -241,9 +300,9 @@ struct MatmulBlock {
 /// Work below this is done where it is: waking a thread costs as much.
 constexpr double matmul_worth_waking = 1e6;
 
-template <class Isa>
-void matmul(detail::Pool& pool, const MatmulProblem& p) {
-    using Block = MatmulBlock<Isa>;
+template <class Isa, class Product>
+void matmul_of(detail::Pool& pool, const MatmulProblem& p) {
+    using Block = MatmulBlock<Isa, Product>;
     const std::int64_t row_blocks = (p.rows + Block::rows - 1) / Block::rows;
     const std::int64_t column_blocks = (p.columns + Block::columns - 1) / Block::columns;
     const double operations = 2.0 * static_cast<double>(p.rows) * static_cast<double>(p.columns) *
@@ -271,6 +330,16 @@ void matmul(detail::Pool& pool, const MatmulProblem& p) {
         }
         block.store(kept, row, column, block_rows, block_columns);
     });
+}
+
+template <class Isa>
+void matmul(detail::Pool& pool, const MatmulProblem& p) {
+    matmul_of<Isa, FloatProduct>(pool, p);
+}
+
+/// Whether the set with dot products of pairs has a product of its own for these types.
+HEED_INLINE bool multiplies_pairs(const MatmulProblem& p) {
+    return p.a.dtype == DType::bf16 && p.b.dtype == DType::bf16;
 }
 
 }  // namespace heed::cpu

@@ -283,6 +283,28 @@ constexpr int reversed_bits(int n, int width) {
 /// Lane n of the result is the sum over the lanes of x[n].
 template <class Isa, int L>
 HEED_INLINE F<L> sums_of(F<L> (&x)[L]) {
+#if defined(__AVX512F__)
+    if constexpr (L == 16) {  // first quarters of a register, then within them: shuffles that need no table
+        __m512 y[16];
+        HEED_UNROLL
+        for (int n = 0; n < 16; ++n) { y[n] = __m512(x[(n & 5) << 1 | (n & 10) >> 1]); }
+        HEED_UNROLL
+        for (int n = 0; n < 8; ++n) {
+            y[n] =
+                _mm512_add_ps(_mm512_shuffle_f32x4(y[n], y[n + 8], 0x44), _mm512_shuffle_f32x4(y[n], y[n + 8], 0xEE));
+        }
+        HEED_UNROLL
+        for (int n = 0; n < 4; ++n) {
+            y[n] =
+                _mm512_add_ps(_mm512_shuffle_f32x4(y[n], y[n + 4], 0x88), _mm512_shuffle_f32x4(y[n], y[n + 4], 0xDD));
+        }
+        HEED_UNROLL
+        for (int n = 0; n < 2; ++n) {
+            y[n] = _mm512_add_ps(_mm512_unpacklo_ps(y[n], y[n + 2]), _mm512_unpackhi_ps(y[n], y[n + 2]));
+        }
+        return F<L>(_mm512_add_ps(_mm512_shuffle_ps(y[0], y[1], 0x44), _mm512_shuffle_ps(y[0], y[1], 0xEE)));
+    }
+#endif
     F<L> y[L];
     HEED_UNROLL
     for (int n = 0; n < L; ++n) { y[n] = x[reversed_bits(n, L)]; }

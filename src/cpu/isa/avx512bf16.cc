@@ -11,13 +11,17 @@ struct Avx512Bf16 {
 
 }  // namespace
 
-/// Attention in bf16 and conversions to it; everything else is what avx512_kernels has.
+/// Attention and matrix products in bf16, and conversions to it; everything else is what avx512_kernels has.
 const Kernels avx512bf16_kernels = {
     .attention = attention_functions<Avx512Bf16>(),
     .rows = {.combine = [](auto... arguments) { avx512_kernels.rows.combine(arguments...); },
              .dot = [](const RowAddress& a, const RowAddress& b,
                        std::int64_t size) { return avx512_kernels.rows.dot(a, b, size); }},
-    .matmul = [](detail::Pool& pool, const MatmulProblem& problem) { avx512_kernels.matmul(pool, problem); },
+    .matmul =
+        [](detail::Pool& pool, const MatmulProblem& problem) {
+            multiplies_pairs(problem) ? matmul_of<Avx512Bf16, Bf16Product>(pool, problem)
+                                      : avx512_kernels.matmul(pool, problem);
+        },
     .rope = rope_functions<Avx512Bf16>(),
     .linear_attention = {.forward =
                              [](detail::Pool& pool, const LinearAttentionProblem& problem) {

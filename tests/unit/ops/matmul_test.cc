@@ -57,14 +57,16 @@ TEST(Matmul, SizesAroundEveryBlock) {
         for (const std::int64_t columns : {1, 17, 64, 130, 257}) {
             for (const std::int64_t depth : {1, 7, 300}) {
                 if (!sample.takes()) { continue; }
-                const Tensor a = random(DType::f32, {1, 1, rows, depth}, 1),
-                             b = random(DType::f32, {1, 1, depth, columns}, 2);
-                Tensor c(DType::f32, {1, 1, rows, columns});
-                for (std::int64_t n = 0; n < c.elements(); ++n) { set(c, n, std::nan("")); }
-                matmul(context, a, b, c);
-                expect_near(c, expected(a, b, c, 1, 0), tolerance_of(DType::f32, depth),
-                            to_string(Shape{rows, columns, depth}));
-                if (HasFatalFailure()) { return; }
+                for (const DType dtype : {DType::f32, DType::bf16}) {
+                    const Tensor a = random(dtype, {1, 1, rows, depth}, 1),
+                                 b = random(dtype, {1, 1, depth, columns}, 2);
+                    Tensor c(DType::f32, {1, 1, rows, columns});
+                    for (std::int64_t n = 0; n < c.elements(); ++n) { set(c, n, std::nan("")); }
+                    matmul(context, a, b, c);
+                    expect_near(c, expected(a, b, c, 1, 0), tolerance_of(DType::f32, depth),
+                                to_string(Shape{rows, columns, depth}));
+                    if (HasFatalFailure()) { return; }
+                }
             }
         }
     }
@@ -133,17 +135,19 @@ TEST(Matmul, LeadingAxesRepeatAndSum) {
 
 TEST(Matmul, SameBitsForAnyThreadsAndAnyOtherRowsAndColumns) {
     Context one(1), three(3);
-    const Tensor a = random(DType::f32, {1, 1, 150, 700}, 1), b = random(DType::f32, {1, 1, 700, 330}, 2);
-    Tensor whole(DType::f32, {1, 1, 150, 330}), again(DType::f32, {1, 1, 150, 330});
-    matmul(one, a, b, whole);
-    matmul(three, a, b, again);
-    expect_same(again, whole);
-    for (const std::int64_t rows : {1, 2, 13, 100}) {
-        for (const std::int64_t column : {0, 3, 320}) {
-            const std::int64_t end = std::min<std::int64_t>(330, column + 70);
-            Tensor part(DType::f32, {1, 1, rows, end - column});
-            matmul(one, a.view().slice(2, 0, rows), b.view().slice(3, column, end), part);
-            expect_same(part, whole.view().slice(2, 0, rows).slice(3, column, end));
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+        const Tensor a = random(dtype, {1, 1, 150, 701}, 1), b = random(dtype, {1, 1, 701, 330}, 2);
+        Tensor whole(DType::f32, {1, 1, 150, 330}), again(DType::f32, {1, 1, 150, 330});
+        matmul(one, a, b, whole);
+        matmul(three, a, b, again);
+        expect_same(again, whole);
+        for (const std::int64_t rows : {1, 2, 13, 100}) {
+            for (const std::int64_t column : {0, 3, 320}) {
+                const std::int64_t end = std::min<std::int64_t>(330, column + 70);
+                Tensor part(DType::f32, {1, 1, rows, end - column});
+                matmul(one, a.view().slice(2, 0, rows), b.view().slice(3, column, end), part);
+                expect_same(part, whole.view().slice(2, 0, rows).slice(3, column, end));
+            }
         }
     }
 }
@@ -162,7 +166,7 @@ struct Apart {
     Tensor memory;
     MutableView view;
 
-    Apart(const View& x, std::int64_t gap) : memory(DType::f32, {x.extent(0), x.extent(1) + gap}) {
+    Apart(const View& x, std::int64_t gap) : memory(x.dtype(), {x.extent(0), x.extent(1) + gap}) {
         for (std::int64_t n = 0; n < memory.elements(); ++n) { set(memory, n, std::nan("")); }
         view = memory.view().slice(1, 0, x.extent(1));
         for (std::int64_t n = 0; n < x.shape().elements(); ++n) { set(view, n, get(x, n)); }
@@ -180,42 +184,51 @@ TEST(Matmul, OneDNNGivesTheBitsOfOurTiles) {
     for (const auto& [rows, columns, depth, gap, alpha] :
          {Case{128, 128, 64, 0, 1}, Case{128, 128, 256, 0, 1}, Case{257, 300, 100, 5, 0.3}, Case{300, 257, 700, 0, -1},
           Case{130, 512, 512, 512, 1}, Case{384, 129, 257, 1, 1}, Case{129, 128, 1024, 1024, 7}}) {
-        const Tensor a = random(DType::f32, {rows, depth}, 1), b = random(DType::f32, {depth, columns}, 2);
-        const Apart a_apart(a, gap), a_turned_apart(a.view().permute({1, 0}), gap), b_apart(b, gap);
-        Tensor ours(DType::f32, {rows, columns});
-        {
-            const OwnTiles forced;
-            matmul(one, a, b, ours, {.alpha = alpha});
-        }
-        for (Context* context : {&one, &two, &seven}) {
-            for (const View& x : {View(a_apart.view), View(a_turned_apart.view).permute({1, 0})}) {
-                Tensor c(DType::f32, {rows, columns}), turned(DType::f32, {columns, rows});
-                matmul(*context, x, b_apart.view, c, {.alpha = alpha});
-                expect_same(c, ours, to_string(Shape{rows, columns, depth, gap}));
-                matmul(*context, x, b_apart.view, turned.view().permute({1, 0}), {.alpha = alpha});
-                expect_same(turned.view().permute({1, 0}), ours, to_string(Shape{rows, columns, depth, gap}));
+        for (const auto& [of_inputs, of_c] : {std::pair{DType::f32, DType::f32}, std::pair{DType::bf16, DType::f32},
+                                              std::pair{DType::bf16, DType::bf16}}) {
+            const std::string what = to_string(Shape{rows, columns, depth, gap}) + std::string(name_of(of_inputs));
+            const Tensor a = random(of_inputs, {rows, depth}, 1), b = random(of_inputs, {depth, columns}, 2);
+            const Apart a_apart(a, gap), a_turned_apart(a.view().permute({1, 0}), gap);
+            const Apart b_apart(b, gap), b_turned_apart(b.view().permute({1, 0}), gap);
+            Tensor ours(of_c, {rows, columns});
+            {
+                const OwnTiles forced;
+                matmul(one, a, b, ours, {.alpha = alpha});
             }
+            for (Context* context : {&one, &two, &seven}) {
+                for (const View& x : {View(a_apart.view), View(a_turned_apart.view).permute({1, 0})}) {
+                    for (const View& y : {View(b_apart.view), View(b_turned_apart.view).permute({1, 0})}) {
+                        Tensor c(of_c, {rows, columns}), turned(of_c, {columns, rows});
+                        matmul(*context, x, y, c, {.alpha = alpha});
+                        expect_same(c, ours, what);
+                        matmul(*context, x, y, turned.view().permute({1, 0}), {.alpha = alpha});
+                        expect_same(turned.view().permute({1, 0}), ours, what);
+                    }
+                }
+            }
+            if (HasFailure()) { return; }
         }
-        if (HasFailure()) { return; }
     }
 }
 
 TEST(Matmul, SameBitsWhicheverRowsAndColumnsStandBesideInLargeProducts) {
     Context one(1), seven(7);
-    const Tensor a = random(DType::f32, {400, 600}, 1), b = random(DType::f32, {600, 420}, 2);
-    Tensor whole(DType::f32, {400, 420});
-    matmul(seven, a, b, whole);
-    for (const std::int64_t row : {0, 1, 77, 130}) {
-        for (const std::int64_t rows : {1, 2, 16, 127, 128, 129, 270}) {
-            for (const std::int64_t column : {0, 3, 150}) {
-                const std::int64_t row_end = std::min<std::int64_t>(400, row + rows);
-                for (const std::int64_t columns : {1, 128, 260}) {
-                    const std::int64_t column_end = std::min<std::int64_t>(420, column + columns);
-                    Tensor c(DType::f32, {row_end - row, column_end - column});
-                    matmul(one, a.view().slice(0, row, row_end), b.view().slice(1, column, column_end), c);
-                    expect_same(c, whole.view().slice(0, row, row_end).slice(1, column, column_end),
-                                to_string(Shape{row, rows, column, columns}));
-                    if (HasFailure()) { return; }
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+        const Tensor a = random(dtype, {400, 600}, 1), b = random(dtype, {600, 420}, 2);
+        Tensor whole(DType::f32, {400, 420});
+        matmul(seven, a, b, whole);
+        for (const std::int64_t row : {0, 1, 77, 130}) {
+            for (const std::int64_t rows : {1, 2, 16, 127, 128, 129, 270}) {
+                for (const std::int64_t column : {0, 3, 150}) {
+                    const std::int64_t row_end = std::min<std::int64_t>(400, row + rows);
+                    for (const std::int64_t columns : {1, 128, 260}) {
+                        const std::int64_t column_end = std::min<std::int64_t>(420, column + columns);
+                        Tensor c(DType::f32, {row_end - row, column_end - column});
+                        matmul(one, a.view().slice(0, row, row_end), b.view().slice(1, column, column_end), c);
+                        expect_same(c, whole.view().slice(0, row, row_end).slice(1, column, column_end),
+                                    to_string(Shape{row, rows, column, columns}));
+                        if (HasFailure()) { return; }
+                    }
                 }
             }
         }
@@ -263,6 +276,7 @@ TEST(Matmul, OneDNNTakesWholeBlocksOfLargeFloatProducts) {
     EXPECT_TRUE(refused([](MatmulProblem& p) { p.depth = 63; }));
     EXPECT_TRUE(refused([](MatmulProblem& p) { p.beta = 1; }));
     EXPECT_TRUE(refused([](MatmulProblem& p) { p.a.dtype = DType::bf16; }));
+    EXPECT_TRUE(refused([](MatmulProblem& p) { p.a.dtype = p.b.dtype = DType::bf16; }));
     EXPECT_TRUE(refused([](MatmulProblem& p) { p.a.row_stride = 0; }));
     EXPECT_TRUE(refused([](MatmulProblem& p) { std::swap(p.b.row_stride, p.b.column_stride); }));
     EXPECT_EQ(c, std::vector<float>(300 * 300, -1.0F));
