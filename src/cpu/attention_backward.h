@@ -29,20 +29,18 @@ public:
         const std::int64_t tiles = split.rows.tiles;
         if (begin >= end && n > 0) { return; }
         DeltaSlot* deltas = plan.deltas + delta_begin(call, plan, b) + g * tiles;
+        __builtin_memset(scratch.met, 0, static_cast<std::size_t>(tiles));
         for (std::int64_t at = begin; at < end || at == begin; at += split.super_keys) {
             const std::int64_t count = smaller(split.super_keys, end - at);
             KeyPanel panel{.begin = at, .count = count};
             pack_panel<Isa, Product>(call, s, g, scratch, panel);
             for (std::int64_t j = 0; j < count; j += pattern_keys) { scratch.begun[j / pattern_keys] = false; }
-            // dq of this chunk, [group][queries][head_size], is made of the tiles: the first keys set it.
-            const Old old_dq = at == begin ? Old::none : Old::keep;
             const bool sinks = n == 0 && at == begin && call.sinks;
             // The next tile that has something to do, from number t on.
             const auto find = [&](std::int64_t t, Meeting& meeting) {
                 for (; t < tiles; ++t) {
                     fill_rows(call, s, keys, split.rows, b, g, t, Isa::lanes, meeting.tile);
                     meet(call, s, keys, at, count, meeting);
-                    if (meeting.count == 0) { put_dq<Isa, Product>(call, s, g, meeting.tile, nullptr, old_dq, dq); }
                     if (meeting.count > 0 || sinks) { break; }
                 }
                 meeting.number = t;
@@ -60,6 +58,10 @@ public:
                 }
                 if (sinks) { add_sinks(call, plan, b, tile, scratch); }
                 if (now->count > 0) {
+                    // dq of this chunk, [group][queries][head_size], is made of the tiles: the first keys they meet
+                    // set it.
+                    const Old old_dq = scratch.met[now->number] ? Old::keep : Old::none;
+                    scratch.met[now->number] = true;
                     // Straight into dq where the tile's rows follow each other there, as those of one head do.
                     const bool straight = call.head_size == z.head_stride && tile.head[0] == tile.head[tile.rows - 1];
                     RowSums sums{scratch.dq_tile, z.head_stride, Old::none};
@@ -82,6 +84,12 @@ public:
                 next = done;
             }
             store_keys(call, s, g, at, count, scratch);
+        }
+        for (std::int64_t t = 0; t < tiles; ++t) {
+            if (scratch.met[t]) { continue; }
+            RowTile& tile = scratch.meetings->tile;
+            fill_rows(call, s, keys, split.rows, b, g, t, Isa::lanes, tile);
+            put_dq<Isa, Product>(call, s, g, tile, nullptr, Old::none, dq);
         }
     }
 

@@ -70,11 +70,12 @@ struct BackwardScratch {
     float* dk;      ///< [super_keys][head_stride]
     float* dv;      ///< [super_keys][value_stride]
     bool* begun;    ///< [super_keys / pattern_keys]: squares of dk and dv that hold something
+    bool* met;      ///< [tiles of rows]: those of dq that hold something
     float* dq;      ///< [group][queries][head_size], where one chunk is all
     ScoreScratch score;
 
-    static std::size_t layout(const Call& call, std::int64_t super_keys, std::int64_t dq_floats, char* memory,
-                              BackwardScratch* to) {
+    static std::size_t layout(const Call& call, std::int64_t super_keys, std::int64_t tiles, std::int64_t dq_floats,
+                              char* memory, BackwardScratch* to) {
         Arena arena{memory};
         BackwardScratch s{};
         const BackwardSizes<Isa, Product> z(call);
@@ -113,6 +114,7 @@ struct BackwardScratch {
         s.dk = floats(super_keys * z.head_stride);
         s.dv = floats(super_keys * z.value_stride);
         s.begun = arena.take<bool>(static_cast<std::size_t>(super_keys / pattern_keys + 1));
+        s.met = arena.take<bool>(static_cast<std::size_t>(tiles));
         s.dq = floats(dq_floats);
         if (to != nullptr) { *to = s; }
         return arena.used;

@@ -96,9 +96,10 @@ void backward_with(detail::Pool& pool, const Call& call) {
                 const std::int64_t own_dq =
                     split.chunks == 1 ? call.group * s.queries * call.head_size : call.head_size;
                 Scratch scratch;
-                const std::size_t bytes = Scratch::layout(call, split.super_keys, own_dq, nullptr, nullptr);
+                const std::size_t bytes =
+                    Scratch::layout(call, split.super_keys, split.rows.tiles, own_dq, nullptr, nullptr);
                 char* memory = static_cast<char*>(pool.scratch(worker).at_least(bytes));
-                Scratch::layout(call, split.super_keys, own_dq, memory, &scratch);
+                Scratch::layout(call, split.super_keys, split.rows.tiles, own_dq, memory, &scratch);
                 if (split.chunks > 1) {
                     Kernel::chunk(call, plan, s, split, b, g, n, dq_of(b, s, split, g * call.group, n), scratch);
                     return;

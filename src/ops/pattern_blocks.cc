@@ -2,6 +2,7 @@
 #include <array>
 #include <bit>
 #include <memory>
+#include <type_traits>
 #include <utility>
 
 #include <heed/random.h>
@@ -138,13 +139,16 @@ private:
     std::vector<std::int64_t> key_blocks_;
 };
 
-/// A set of numbers below `size`, one bit each. Up to 16384 (a million keys in blocks of 64) it lies on the stack.
+/// A set of numbers below `size`, one bit each. Up to 16384 (a million keys in blocks of 64) it needs no heap.
 class BitSet {
 public:
-    explicit BitSet(std::int64_t size) {
+    static constexpr std::int64_t inline_size = 16384;
+
+    explicit BitSet(std::int64_t size) { clear(size); }
+    void clear(std::int64_t size) {
         const std::size_t words = (static_cast<std::size_t>(size) + 63) / 64;
-        if (words > inline_.size()) {
-            heap_.resize(words);
+        if (size > inline_size) {
+            heap_.assign(words, 0);
             words_ = heap_.data();
         } else {
             std::fill_n(inline_.begin(), words, 0);
@@ -170,13 +174,13 @@ public:
     }
 
 private:
-    std::array<std::uint64_t, 256> inline_;
+    std::array<std::uint64_t, inline_size / 64> inline_;
     std::vector<std::uint64_t> heap_;
     std::uint64_t* words_;
 };
 
-/// Blocks of keys drawn for each block of queries, anew at every question: one Philox call gives four of them, and
-/// so heads and sequences of any number need no table.
+/// Blocks of keys drawn for each block of queries when somebody asks: one Philox call gives four of them, and so heads
+/// and sequences of any number need no table.
 class RandomBlocks final : public Pattern::Node {
 public:
     RandomBlocks(std::int64_t block, std::int64_t blocks, std::int64_t count, std::uint64_t seed)
@@ -185,9 +189,7 @@ public:
     bool allows(std::int64_t, std::int64_t head, std::int64_t query, std::int64_t key) const override {
         const std::int64_t key_block = floor_div(key, block_);
         if (key_block < 0 || key_block >= blocks_) return false;
-        BitSet drawn(blocks_);
-        draw(head, floor_div(query, block_), drawn);
-        return drawn.has(key_block);
+        return with_drawn(head, floor_div(query, block_), [&](const BitSet& drawn) { return drawn.has(key_block); });
     }
 
     /// Exact.
@@ -200,9 +202,8 @@ public:
         if (count_ == blocks_) return first == keys.first && last == keys.last ? Cover::all : Cover::some;
         CoverOfBlocks cover(keys.size());
         for (std::int64_t query_block = queries.first; query_block <= queries.last; ++query_block) {
-            BitSet drawn(blocks_);
-            draw(tile.head, query_block, drawn);
-            if (!cover.add(drawn.count(first, last))) return Cover::some;
+            const auto count = [&](const BitSet& drawn) { return drawn.count(first, last); };
+            if (!cover.add(with_drawn(tile.head, query_block, count))) return Cover::some;
         }
         return cover.result();
     }
@@ -215,11 +216,11 @@ public:
         const std::int64_t first = std::max(range.first, std::int64_t{0});
         const std::int64_t last = std::min(range.last, blocks_ - 1);
         if (first > last) return;
-        BitSet drawn(blocks_);
-        draw(head, floor_div(query, block_), drawn);
-        for (std::int64_t block = first; block <= last; ++block) {
-            if (drawn.has(block)) allow_block(keys, block, block_);
-        }
+        with_drawn(head, floor_div(query, block_), [&](const BitSet& drawn) {
+            for (std::int64_t block = first; block <= last; ++block) {
+                if (drawn.has(block)) allow_block(keys, block, block_);
+            }
+        });
     }
 
     std::string describe() const override {
@@ -227,6 +228,31 @@ public:
     }
 
 private:
+    /// use(the blocks drawn). Kernels ask about one block of queries many times, so each thread keeps its last draw.
+    template <class Use>
+    std::invoke_result_t<const Use&, const BitSet&> with_drawn(std::int64_t head, std::int64_t query_block,
+                                                               const Use& use) const {
+        if (blocks_ > BitSet::inline_size) {
+            BitSet drawn(blocks_);
+            draw(head, query_block, drawn);
+            return use(drawn);
+        }
+        struct LastDraw {
+            std::int64_t blocks = -1, count = 0, head = 0, query_block = 0;
+            std::uint64_t seed = 0;
+            BitSet drawn{0};
+        };
+        thread_local LastDraw last;
+        if (last.blocks != blocks_ || last.count != count_ || last.seed != seed_ || last.head != head ||
+            last.query_block != query_block) {
+            last.drawn.clear(blocks_);
+            draw(head, query_block, last.drawn);
+            last.blocks = blocks_, last.count = count_, last.seed = seed_;
+            last.head = head, last.query_block = query_block;
+        }
+        return use(last.drawn);
+    }
+
     /// Floyd's sampling: for m = blocks - count ... blocks - 1 take a number of [0, m], or m itself where that one
     /// is taken already. Every set of `count` blocks is as likely as any other.
     void draw(std::int64_t head, std::int64_t query_block, BitSet& drawn) const {
