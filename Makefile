@@ -36,7 +36,7 @@ help: ## this list
 	@printf 'heed: an attention engine in C++20.\n\n'
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 16
 
-demo: ## install what is missing, build, take the tour (6.5 minutes of CPU time: 3 to 4 on 2 idle cores)
+demo: ## install what is missing, build, take the tour (3 minutes of CPU time: 2 on 2 idle cores)
 	$(call say,Packages: what is missing from the build's list)
 	@tools/bootstrap build
 	$(call say,Build: the library$(comma) the command line and the examples into build/release)
