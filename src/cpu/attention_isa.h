@@ -155,7 +155,7 @@ void weights_with(const Call& call, detail::Scratch& scratch, std::int64_t b, st
 
 /// Calls function.template operator()<Product>(call) with the products of this instruction set; where it has products
 /// of bf16 and the call is of another type, `others` instead, the functions of a set without: the same code made once.
-template <class Isa, class Function, class Others>
+template <class Function, class Others>
 HEED_INLINE void with_product(const AttentionProblem& problem, Function&& function, [[maybe_unused]] Others&& others) {
     const Call call = make_call(problem);
 #if defined(__AVX512BF16__)
@@ -170,14 +170,14 @@ HEED_INLINE void with_product(const AttentionProblem& problem, Function&& functi
 
 template <class Isa>
 void forward(detail::Pool& pool, const AttentionProblem& problem) {
-    with_product<Isa>(
+    with_product(
         problem, [&]<class Product>(const Call& call) { forward_with<Isa, Product>(pool, call); },
         [&](const AttentionFunctions& others) { others.forward(pool, problem); });
 }
 
 template <class Isa>
 void backward(detail::Pool& pool, const AttentionProblem& problem) {
-    with_product<Isa>(
+    with_product(
         problem, [&]<class Product>(const Call& call) { backward_with<Isa, Product>(pool, call); },
         [&](const AttentionFunctions& others) { others.backward(pool, problem); });
 }
@@ -185,7 +185,7 @@ void backward(detail::Pool& pool, const AttentionProblem& problem) {
 template <class Isa>
 void weights(const AttentionProblem& problem, detail::Scratch& scratch, std::int64_t b, std::int64_t h,
              const std::int64_t* rows, std::int64_t count, std::int64_t stride, float* out) {
-    with_product<Isa>(
+    with_product(
         problem,
         [&]<class Product>(const Call& call) {
             weights_with<Isa, Product>(call, scratch, b, h, rows, count, stride, out);

@@ -173,6 +173,20 @@ HEED_INLINE void dropout_words(const PhiloxKeys& keys, std::uint32_t offset, U<L
     }
 }
 
+/// Calls visit(quad, word) for the groups of four keys of [begin, end), with the words of vector n's rows.
+template <class Isa, int L, class Visit>
+HEED_INLINE void for_each_quad(const Call& call, const PhiloxKeys& philox, const RowTile& tile, int n,
+                               std::int64_t begin, std::int64_t end, Visit visit) {
+    const auto row = U<L>(Simd<Isa, L>::load(tile.index + n * L));
+    U<L> plane;
+    __builtin_memcpy(&plane, tile.plane + n * L, sizeof(plane));
+    for (std::int64_t quad = begin / 4; quad * 4 < end; ++quad) {
+        U<L> word[4];
+        dropout_words<Isa, L>(philox, call.drop_offset, plane, row, static_cast<std::uint32_t>(quad), word);
+        visit(quad, word);
+    }
+}
+
 /// Calls visit(j, n, keep) for keys j (from the block's start) in the range that vector n sees, keep a comparison mask.
 template <class Isa, int L, class Visit>
 HEED_INLINE void for_each_dropout(const Call& call, const RowTile& tile, const KeyBlock& block, Visit visit) {
@@ -195,18 +209,13 @@ HEED_INLINE void for_each_dropout(const Call& call, const RowTile& tile, const K
             }
             continue;
         }
-        const auto row = U<L>(S::load(tile.index + n * L));
-        U<L> plane;
-        __builtin_memcpy(&plane, tile.plane + n * L, sizeof(plane));
-        for (std::int64_t quad = begin / 4; quad * 4 < end; ++quad) {
-            U<L> word[4];
-            dropout_words<Isa, L>(philox, call.drop_offset, plane, row, static_cast<std::uint32_t>(quad), word);
+        for_each_quad<Isa, L>(call, philox, tile, n, begin, end, [&](std::int64_t quad, const U<L>(&word)[4]) {
             HEED_UNROLL
             for (int c = 0; c < 4; ++c) {
                 const std::int64_t j = quad * 4 + c;
                 if (j >= begin && j < end) { visit(j - block.begin, n, I<L>(word[c] > below)); }
             }
-        }
+        });
     }
 }
 
@@ -234,12 +243,7 @@ void drop_pairs(const Call& call, const RowTile& tile, const KeyBlock& block, fl
     for (int n = 0; n < tile.vectors; ++n) {
         const std::int64_t begin = larger<std::int64_t>(tile.some_begin[n], block.begin);
         const std::int64_t end = smaller<std::int64_t>(tile.some_end[n], block.begin + block.count);
-        const auto row = U<L>(S::load(tile.index + n * L));
-        U<L> plane;
-        __builtin_memcpy(&plane, tile.plane + n * L, sizeof(plane));
-        for (std::int64_t quad = begin / 4; quad * 4 < end; ++quad) {
-            U<L> word[4];
-            dropout_words<Isa, L>(philox, call.drop_offset, plane, row, static_cast<std::uint32_t>(quad), word);
+        for_each_quad<Isa, L>(call, philox, tile, n, begin, end, [&](std::int64_t quad, const U<L>(&word)[4]) {
             HEED_UNROLL
             for (int c = 0; c < 4; c += 2) {
                 const std::int64_t j = quad * 4 + c;
@@ -248,7 +252,7 @@ void drop_pairs(const Call& call, const RowTile& tile, const KeyBlock& block, fl
                 const U<L> keep = (U<L>(word[c] > below) & 0xFFFFU) | (U<L>(word[c + 1] > below) & 0xFFFF0000U);
                 S::store(place, F<L>(U<L>(S::load(place)) & keep));
             }
-        }
+        });
     }
 }
 

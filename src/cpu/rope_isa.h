@@ -104,11 +104,8 @@ struct RopeKernel {
         constexpr bool pairwise = lanes_of_pairs<From, To> && K % 2 == 0;
         F<L> c[K];
         F<L> s[K];
-        HEED_UNROLL
-        for (int n = 0; n < K; ++n) {
-            c[n] = S::load(cosines + i + n * L);
-            s[n] = S::load(sines + i + n * L);
-        }
+        get<Float, K, false>(cosines + i, c);
+        get<Float, K, false>(sines + i, s);
         if constexpr (pairwise) {
             part<K>(c);
             part<K>(s);
@@ -137,14 +134,12 @@ struct RopeKernel {
         constexpr bool pairwise = lanes_of_pairs<From, To>;
         F<L> c[K];
         F<L> s[K];
+        get<Float, K, false>(cosines + i, c);
+        get<Float, K, false>(sines + i, s);
         HEED_UNROLL
-        for (int n = 0; n < K; ++n) {
-            c[n] = S::load(cosines + i + n * L);
-            s[n] = S::load(sines + i + n * L);
-            if constexpr (!pairwise) {
-                c[n] = shuffled<Order::table>(c[n], c[n]);
-                s[n] = shuffled<Order::table>(s[n], s[n]);
-            }
+        for (int n = 0; n < K && !pairwise; ++n) {
+            c[n] = shuffled<Order::table>(c[n], c[n]);
+            s[n] = shuffled<Order::table>(s[n], s[n]);
         }
         const typename From::Word* from = rows.from + 2 * i;
         typename To::Word* to = rows.to + 2 * i;

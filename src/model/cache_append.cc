@@ -227,7 +227,7 @@ void cache_append(Context& context, const CacheBatch& batch, const View& k, cons
     if (!k || k.rank() != 4) {
         refuse(function, "k", "a tensor [1,G,T,D]", k ? to_string(k.shape()) : std::string("none"));
     }
-    check_dtype(function, "k", k, {DType::f32, DType::bf16, DType::f16, DType::f64});
+    check_dtype(function, "k", k, float_types);
     const bool latent = !batch.caches.empty() &&
                         checked_cache(function, "caches[0]", batch.caches[0]).config().kind == CacheKind::latent;
     CachedStep step =

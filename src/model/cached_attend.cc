@@ -1,5 +1,4 @@
 #include "base/dispatch.h"
-#include "base/overlap.h"
 #include "base/pool.h"
 #include "model/cached_step.h"
 #include "ops/attention_checks.h"
@@ -276,9 +275,7 @@ void attend_step(Context& context, CachedStep& step, const View& q, const View& 
                                                     out, options, lse);
     for (const auto& [name, input] : {std::pair("k", k), std::pair("v", v)}) {
         for (const auto& [output_name, output] : {std::pair("out", out), std::pair("lse", lse)}) {
-            if (overlaps(output, input)) {
-                refuse(step.function, output_name, std::string("memory apart from ") + name, "an overlap");
-            }
+            check_apart(step.function, output_name, output, name, input);
         }
     }
     choose_attention_kernel(step.function, problem);  // complains now rather than with the tokens in

@@ -1,4 +1,3 @@
-#include "base/overlap.h"
 #include "model/cached_step.h"
 #include "ops/mla.h"
 
@@ -26,10 +25,10 @@ void cached_mla_attend(Context& context, const CacheBatch& batch, const View& q,
                                                    {"bias", options.bias},
                                                    {"allow", options.allow}};
     for (const auto& [name, input] : inputs) {
-        if (overlaps(out, input)) { refuse(function, "out", std::string("memory apart from ") + name, "an overlap"); }
-        if (overlaps(lse, input)) { refuse(function, "lse", std::string("memory apart from ") + name, "an overlap"); }
+        check_apart(function, "out", out, name, input);
+        check_apart(function, "lse", lse, name, input);
     }
-    if (overlaps(lse, out)) { refuse(function, "lse", "memory apart from out", "an overlap"); }
+    check_apart(function, "lse", lse, "out", out);
     if (appends) { check_rows(step, "rows", rows, {}, q.dtype()); }
 
     const DType wide = q.dtype() == DType::f64 ? DType::f64 : DType::f32;

@@ -1,5 +1,4 @@
 /// Linear and Infini-attention: caches whose size does not grow.
-#include "base/overlap.h"
 #include "model/cached_step.h"
 #include "ops/infini_attention_checks.h"
 #include "ops/linear_attention_checks.h"
@@ -48,7 +47,7 @@ void cached_linear_attend(Context& context, const CacheBatch& batch, const View&
     check_axes(function, "q", q, "[1,H,T,D]");
     CachedStep step = checked_step(function, batch, CacheKind::linear, q.extent(2), true, {});
     const CacheConfig& c = step.config();
-    check_dtype(function, "q", q, {DType::f32, DType::bf16, DType::f16, DType::f64});
+    check_dtype(function, "q", q, float_types);
     check_rows(step, "k", k, v, q.dtype());
     LinearAttentionOptions options = given;
     options.causal = true;

@@ -1,6 +1,5 @@
 #include "ops/attention_checks.h"
 
-#include "base/overlap.h"
 #include "ops/pattern_node.h"
 
 #include <cmath>
@@ -21,7 +20,7 @@ struct AttentionChecker {
     void queries_and_keys(const View& q, const View& k) {
         check_rank4(function, "q", q);
         check_rank4(function, "k", k);
-        check_dtype(function, "q", q, {DType::f32, DType::bf16, DType::f16, DType::f64});
+        check_dtype(function, "q", q, float_types);
         check_dtype(function, "k", k, {q.dtype()});
         problem.q = q;
         problem.k = k;
@@ -195,7 +194,7 @@ struct AttentionChecker {
         }
         if (o.bias) {
             pairwise("bias", o.bias);
-            check_dtype(function, "bias", o.bias, {DType::f32, DType::bf16, DType::f16, DType::f64});
+            check_dtype(function, "bias", o.bias, float_types);
         }
         if (o.alibi_slopes) {
             if (o.alibi_slopes.rank() == 2) {
@@ -237,7 +236,7 @@ struct AttentionChecker {
         if (lse) {
             check_output(function, "lse", lse, row_shape(), {DType::f32, DType::f64});
             apart("lse", lse, {});
-            if (overlaps(lse, out)) { refuse("lse", "memory apart from out", "an overlap"); }
+            check_apart(function, "lse", lse, "out", out);
         }
         problem.out = out;
         problem.lse = lse;
@@ -246,7 +245,7 @@ struct AttentionChecker {
     void apart(const char* name, const View& output, std::initializer_list<View> more_inputs) const {
         const AttentionOptions& o = problem.options;
         const auto check = [&](const char* input, const View& view) {
-            if (overlaps(output, view)) { refuse(name, std::string("memory apart from ") + input, "an overlap"); }
+            check_apart(function, name, output, input, view);
         };
         check("q", problem.q);
         check("k", problem.k);
@@ -289,7 +288,7 @@ AttentionProblem checked_cached(const char* function, const View& q, const Atten
                                 const MutableView& out, const AttentionOptions& options, const MutableView& lse) {
     AttentionChecker checker{function, {}};
     check_rank4(function, "q", q);
-    check_dtype(function, "q", q, {DType::f32, DType::bf16, DType::f16, DType::f64});
+    check_dtype(function, "q", q, float_types);
     const Shape expected{1, q.extent(1), sizes.queries, sizes.head_size};
     if (!(q.shape() == expected)) { refuse(function, "q", to_string(expected), to_string(q.shape())); }
     AttentionProblem& p = checker.problem;
@@ -350,11 +349,7 @@ AttentionProblem checked_backward(const char* function, const View& q, const Vie
                                    gradients.dbias, gradients.dsinks, gradients.dalibi_slopes};
     const char* names[] = {"dq", "dk", "dv", "dbias", "dsinks", "dalibi_slopes"};
     for (int a = 0; a < 6; ++a) {
-        for (int b = 0; b < a; ++b) {
-            if (overlaps(outputs[a], outputs[b])) {
-                refuse(function, names[a], std::string("memory apart from ") + names[b], "an overlap");
-            }
-        }
+        for (int b = 0; b < a; ++b) { check_apart(function, names[a], outputs[a], names[b], outputs[b]); }
     }
     p.forward_out = out;
     p.forward_lse = lse;

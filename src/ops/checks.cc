@@ -60,11 +60,9 @@ void check_output(const char* function, const char* argument, const View& output
     }
 }
 
-void check_apart(const char* function, const char* argument, const View& output, const char* input_name,
-                 const View& input) {
-    if (overlaps(output, input)) {
-        refuse(function, argument, std::string("memory apart from ") + input_name, "an overlap");
-    }
+void check_apart(const char* function, const std::string& argument, const View& output, const std::string& other_name,
+                 const View& other) {
+    if (overlaps(output, other)) { refuse(function, argument, "memory apart from " + other_name, "an overlap"); }
 }
 
 }  // namespace heed

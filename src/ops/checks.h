@@ -11,6 +11,8 @@ namespace heed {
 
 /// Positions are computed with as doubles, which are exact up to here.
 inline constexpr std::int64_t largest_position = std::int64_t{1} << 53;
+/// What may stand in a tensor of numbers.
+inline constexpr std::initializer_list<DType> float_types = {DType::f32, DType::bf16, DType::f16, DType::f64};
 
 /// "[function] argument: expected ..., got ..."
 [[noreturn]] void refuse(const char* function, const std::string& argument, const std::string& expected,
@@ -27,8 +29,8 @@ void check_lengths(const char* function, const char* argument, const View& lengt
 /// A writable output: right shape, no element twice, apart from every listed input.
 void check_output(const char* function, const char* argument, const View& output, const Shape& shape,
                   std::initializer_list<DType> allowed);
-/// An output shares no memory with an input, or refuse.
-void check_apart(const char* function, const char* argument, const View& output, const char* input_name,
-                 const View& input);
+/// An output shares no memory with another tensor, or refuse. Absent ones share none.
+void check_apart(const char* function, const std::string& argument, const View& output, const std::string& other_name,
+                 const View& other);
 
 }  // namespace heed

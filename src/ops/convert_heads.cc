@@ -1,7 +1,6 @@
 #include <heed/convert_heads.h>
 
 #include "base/dispatch.h"
-#include "base/overlap.h"
 #include "ops/attention_checks.h"
 
 namespace heed {
@@ -12,7 +11,7 @@ void pool_heads(const View& weight, std::int64_t heads, std::int64_t kv_heads, c
     if (weight.rank() != 1 && weight.rank() != 2) {
         refuse(function, "weight", "[H*d, in] or [H*d]", to_string(weight.shape()));
     }
-    check_dtype(function, "weight", weight, {DType::f32, DType::bf16, DType::f16, DType::f64});
+    check_dtype(function, "weight", weight, float_types);
     const std::int64_t rows = weight.extent(0);
     if (heads < 1 || rows % heads != 0) {
         refuse(function, "heads", "a divisor of the " + std::to_string(rows) + " rows of weight",
@@ -25,8 +24,8 @@ void pool_heads(const View& weight, std::int64_t heads, std::int64_t kv_heads, c
     const std::int64_t size = rows / heads;
     Shape shape = weight.shape();
     shape[0] = kv_heads * size;
-    check_output(function, "pooled", pooled, shape, {DType::f32, DType::bf16, DType::f16, DType::f64});
-    if (overlaps(pooled, weight)) { refuse(function, "pooled", "memory apart from weight", "an overlap"); }
+    check_output(function, "pooled", pooled, shape, float_types);
+    check_apart(function, "pooled", pooled, "weight", weight);
 
     const bool matrix = weight.rank() == 2;
     for (std::int64_t g = 0; g < kv_heads; ++g) {

@@ -1,6 +1,5 @@
 #include "ops/infini_attention_checks.h"
 
-#include "base/overlap.h"
 #include "ops/attention_checks.h"
 #include "ops/attention_kernels.h"
 
@@ -123,9 +122,7 @@ struct InfiniChecker {
     }
 
     void apart(const char* name, const View& output) {
-        for (const auto& [input, view] : inputs) {
-            if (overlaps(output, view)) { refuse(name, std::string("memory apart from ") + input, "an overlap"); }
-        }
+        for (const auto& [input, view] : inputs) { check_apart(function, name, output, input, view); }
         inputs.emplace_back(name, output);
     }
     void output(const char* name, const View& view, const Shape& shape, std::initializer_list<DType> dtypes) {

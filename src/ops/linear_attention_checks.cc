@@ -24,7 +24,7 @@ struct LinearChecker {
         check_rank4(function, "q", q);
         check_rank4(function, "k", k);
         check_rank4(function, "v", v);
-        check_dtype(function, "q", q, {DType::f32, DType::bf16, DType::f16, DType::f64});
+        check_dtype(function, "q", q, float_types);
         check_dtype(function, "k", k, {q.dtype()});
         check_dtype(function, "v", v, {q.dtype()});
         LinearAttentionProblem& p = problem;
@@ -132,7 +132,7 @@ struct LinearChecker {
         check_output(function, name, view, shape, dtypes);
         for (const auto& [input, memory] : inputs) {
             if (may_be && same_memory(view, may_be) && same_memory(view, memory)) { continue; }
-            if (overlaps(view, memory)) { refuse(name, std::string("memory apart from ") + input, "an overlap"); }
+            check_apart(function, name, view, input, memory);
         }
         inputs.emplace_back(name, view);
     }

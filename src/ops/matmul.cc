@@ -1,6 +1,5 @@
 #include <heed/matmul.h>
 
-#include "base/overlap.h"
 #include "cpu/instruction_sets.h"
 #include "ops/attention_checks.h"
 #include "ops/matmul_onednn.h"
@@ -22,7 +21,7 @@ void check_operand(const char* name, const View& view, int rank) {
         refuse(matmul_name, name, std::to_string(rank) + " axes as a has", to_string(view.shape()));
     }
     check_memory(matmul_name, name, view);
-    check_dtype(matmul_name, name, view, {DType::f32, DType::bf16, DType::f16, DType::f64});
+    check_dtype(matmul_name, name, view, float_types);
 }
 
 template <class AnyView>
@@ -73,9 +72,9 @@ MatmulProblem checked(const View& a, const View& b, const MutableView& c, const 
                to_string(c.shape()));
     }
     leading_axes(a, b, c, problem);
-    check_output(matmul_name, "c", c, c.shape(), {DType::f32, DType::bf16, DType::f16, DType::f64});
-    if (overlaps(c, a)) { refuse(matmul_name, "c", "memory apart from a", "an overlap"); }
-    if (overlaps(c, b)) { refuse(matmul_name, "c", "memory apart from b", "an overlap"); }
+    check_output(matmul_name, "c", c, c.shape(), float_types);
+    check_apart(matmul_name, "c", c, "a", a);
+    check_apart(matmul_name, "c", c, "b", b);
     const auto finite = [](const char* name, double value) {
         if (!std::isfinite(value)) { refuse(matmul_name, name, "a finite number", std::to_string(value)); }
     };

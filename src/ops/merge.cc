@@ -29,7 +29,6 @@ void check_input(const char* function, const std::string& name, const View& view
     check_dtype(function, name.c_str(), view, dtypes);
 }
 
-constexpr auto floats = {DType::f32, DType::bf16, DType::f16, DType::f64};
 constexpr auto wide_floats = {DType::f32, DType::f64};
 
 MergeProblem checked_parts(const char* function, std::span<const PartialResult> parts) {
@@ -40,7 +39,7 @@ MergeProblem checked_parts(const char* function, std::span<const PartialResult> 
     const Shape shape = first.shape();
     const Shape rows = without_last(shape);
     for (std::size_t n = 0; n < parts.size(); ++n) {
-        check_input(function, part_name(n, "out"), parts[n].out, shape, floats);
+        check_input(function, part_name(n, "out"), parts[n].out, shape, float_types);
         check_input(function, part_name(n, "lse"), parts[n].lse, rows, wide_floats);
     }
     MergeProblem problem;
@@ -50,23 +49,16 @@ MergeProblem checked_parts(const char* function, std::span<const PartialResult> 
     return problem;
 }
 
-void refuse_overlap(const char* function, const std::string& output, const View& view, const std::string& other_name,
-                    const View& other) {
-    if (view && other && overlaps(view, other)) {
-        refuse(function, output, "memory apart from " + other_name, "an overlap");
-    }
-}
-
 void check_result(const char* function, const MergeProblem& problem, const MutableView& out, const MutableView& lse) {
-    check_output(function, "out", out, problem.parts[0].out.shape(), floats);
+    check_output(function, "out", out, problem.parts[0].out.shape(), float_types);
     if (lse) { check_output(function, "lse", lse, problem.parts[0].lse.shape(), wide_floats); }
-    refuse_overlap(function, "lse", lse, "out", out);
+    check_apart(function, "lse", lse, "out", out);
     for (std::size_t n = 0; n < problem.parts.size(); ++n) {
         const auto& [part_out, part_lse] = problem.parts[n];
-        if (!same_memory(out, part_out)) { refuse_overlap(function, "out", out, part_name(n, "out"), part_out); }
-        refuse_overlap(function, "out", out, part_name(n, "lse"), part_lse);
-        refuse_overlap(function, "lse", lse, part_name(n, "out"), part_out);
-        if (lse && !same_memory(lse, part_lse)) { refuse_overlap(function, "lse", lse, part_name(n, "lse"), part_lse); }
+        if (!same_memory(out, part_out)) { check_apart(function, "out", out, part_name(n, "out"), part_out); }
+        check_apart(function, "out", out, part_name(n, "lse"), part_lse);
+        check_apart(function, "lse", lse, part_name(n, "out"), part_out);
+        if (lse && !same_memory(lse, part_lse)) { check_apart(function, "lse", lse, part_name(n, "lse"), part_lse); }
     }
 }
 
@@ -86,7 +78,7 @@ void check_gradients(const char* function, const MergeProblem& problem) {
     for (std::size_t n = 0; n < problem.parts.size(); ++n) {
         const std::string prefix = "gradients[" + std::to_string(n) + "].";
         const auto& [dout, dlse] = problem.gradients[n];
-        if (dout) { check_output(function, (prefix + "dout").c_str(), dout, shape, floats); }
+        if (dout) { check_output(function, (prefix + "dout").c_str(), dout, shape, float_types); }
         if (dlse) { check_output(function, (prefix + "dlse").c_str(), dlse, rows, wide_floats); }
         outputs.push_back({prefix + "dout", dout});
         outputs.push_back({prefix + "dlse", dlse});
@@ -95,10 +87,10 @@ void check_gradients(const char* function, const MergeProblem& problem) {
     }
     for (std::size_t n = 0; n < outputs.size(); ++n) {
         for (const Named& input : inputs) {
-            refuse_overlap(function, outputs[n].name, outputs[n].view, input.name, input.view);
+            check_apart(function, outputs[n].name, outputs[n].view, input.name, input.view);
         }
         for (std::size_t m = 0; m < n; ++m) {
-            refuse_overlap(function, outputs[n].name, outputs[n].view, outputs[m].name, outputs[m].view);
+            check_apart(function, outputs[n].name, outputs[n].view, outputs[m].name, outputs[m].view);
         }
     }
 }
@@ -193,7 +185,7 @@ void merge(Context& context, std::span<const PartialResult> parts, const Mutable
 void merge_backward(Context& context, std::span<const PartialResult> parts, const View& dout,
                     std::span<const PartialGradient> gradients, const View& dlse) {
     MergeProblem problem = checked_parts("merge_backward", parts);
-    check_input("merge_backward", "dout", dout, parts[0].out.shape(), floats);
+    check_input("merge_backward", "dout", dout, parts[0].out.shape(), float_types);
     if (dlse) { check_input("merge_backward", "dlse", dlse, parts[0].lse.shape(), wide_floats); }
     problem.dout = dout;
     problem.dlse = dlse;

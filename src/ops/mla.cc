@@ -44,11 +44,7 @@ struct Named {
     View view;
 };
 void refuse_overlaps(const char* function, const Named& output, std::initializer_list<Named> inputs) {
-    for (const Named& input : inputs) {
-        if (output.view && input.view && overlaps(output.view, input.view)) {
-            refuse(function, output.name, std::string("memory apart from ") + input.name, "an overlap");
-        }
-    }
+    for (const Named& input : inputs) { check_apart(function, output.name, output.view, input.name, input.view); }
 }
 
 /// [B,S,x] as [B,1,S,x], [H,x,y] as [1,H,x,y].
@@ -221,7 +217,7 @@ AnyView rows_of(const MlaSizes& z, const AnyView& view) {
 
 MlaSizes checked_mla_sizes(const char* function, const View& q, const MlaWeights& weights) {
     check_axes(function, "q", q, 4, "[B,H,T,n+p]");
-    check_dtype(function, "q", q, {DType::f32, DType::bf16, DType::f16, DType::f64});
+    check_dtype(function, "q", q, float_types);
     check_axes(function, "up_key", weights.up_key, 3, "[H,n,r]");
     check_axes(function, "up_value", weights.up_value, 3, "[H,v,r]");
     check_dtype(function, "up_key", weights.up_key, {q.dtype()});

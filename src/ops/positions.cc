@@ -1,7 +1,6 @@
 #include <heed/positions.h>
 
 #include "base/dispatch.h"
-#include "base/overlap.h"
 #include "base/pool.h"
 #include "ops/attention_checks.h"
 #include "ops/positions_checks.h"
@@ -15,12 +14,11 @@ namespace heed {
 namespace {
 
 constexpr std::int64_t worth_sharing = std::int64_t{1} << 14;  ///< numbers; below, waking the team costs more
-constexpr std::initializer_list<DType> table_types = {DType::f32, DType::bf16, DType::f16, DType::f64};
 
 void check_input(const char* function, const char* name, const View& view, int rank, const char* axes) {
     if (!view || view.rank() != rank) { refuse(function, name, axes, view ? to_string(view.shape()) : "none"); }
-    check_dtype(function, name, view, table_types);
-    if (view.data() == nullptr && view.shape().elements() > 0) { refuse(function, name, "memory", "a null pointer"); }
+    check_dtype(function, name, view, float_types);
+    check_memory(function, name, view);
 }
 
 }  // namespace
@@ -30,7 +28,7 @@ void check_input(const char* function, const char* name, const View& view, int r
 void sinusoids(Context& context, const MutableView& out, const SinusoidOptions& options) {
     constexpr const char* function = "sinusoids";
     check_input(function, "out", out, 2, "2 axes [T,d]");
-    check_output(function, "out", out, out.shape(), table_types);
+    check_output(function, "out", out, out.shape(), float_types);
     if (!(options.base > 0) || !std::isfinite(options.base)) {
         refuse(function, "base", "a positive number", std::to_string(options.base));
     }
@@ -90,7 +88,7 @@ void learned_positions(Context& context, const View& table, const View& position
     constexpr const char* function = "learned_positions";
     check_input(function, "table", table, 2, "2 axes [P,d]");
     check_input(function, "out", out, 3, "3 axes [B,T,d]");
-    check_output(function, "out", out, {out.extent(0), out.extent(1), table.extent(1)}, table_types);
+    check_output(function, "out", out, {out.extent(0), out.extent(1), table.extent(1)}, float_types);
     check_offset(function, options.offset);
     const std::vector<std::int64_t> rows = table_rows(function, positions, out, table.extent(0), options.offset);
     check_apart(function, "out", out, "table", table);

@@ -1,7 +1,6 @@
 #include <heed/positions.h>
 
 #include "base/dispatch.h"
-#include "base/overlap.h"
 #include "base/pool.h"
 #include "ops/attention_checks.h"
 #include "ops/positions_checks.h"
@@ -89,7 +88,7 @@ Grid checked(const char* function, const char* name, const View& bias, const cha
              const RelativeBiasOptions& options) {
     const auto tensor = [&](const char* argument, const View& view, int rank, const char* axes) {
         if (!view || view.rank() != rank) { refuse(function, argument, axes, view ? to_string(view.shape()) : "none"); }
-        check_dtype(function, argument, view, {DType::f32, DType::bf16, DType::f16, DType::f64});
+        check_dtype(function, argument, view, float_types);
         check_memory(function, argument, view);
     };
     tensor(name, bias, 4, "4 axes [B,H,T,S]");
@@ -117,7 +116,7 @@ std::int64_t relative_bucket(std::int64_t distance, const RelativeBuckets& bucke
 void relative_bias(Context& context, const View& table, const MutableView& bias, const RelativeBiasOptions& options) {
     constexpr const char* function = "relative_bias";
     const Grid grid = checked(function, "bias", bias, "table", table, options);
-    check_output(function, "bias", bias, bias.shape(), {DType::f32, DType::bf16, DType::f16, DType::f64});
+    check_output(function, "bias", bias, bias.shape(), float_types);
     check_apart(function, "bias", bias, "table", table);
     check_apart(function, "bias", bias, "query_positions", options.query_positions);
     check_apart(function, "bias", bias, "key_positions", options.key_positions);

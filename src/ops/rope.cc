@@ -39,7 +39,7 @@ void check_table(const char* function, const char* name, const RopeTable& table,
 RopeProblem checked(const char* function, const char* input, const View& x, const char* output, const MutableView& out,
                     const RopeTable& table, const char* table_name, const RopeOptions& options) {
     check_rank4(function, input, x);
-    check_dtype(function, input, x, {DType::f32, DType::bf16, DType::f16, DType::f64});
+    check_dtype(function, input, x, float_types);
     check_table(function, table_name, table, x.extent(3));
     if (x.dtype() == DType::f32) {
         check_output(function, output, out, x.shape(), {DType::f32});
@@ -54,7 +54,7 @@ RopeProblem checked(const char* function, const char* input, const View& x, cons
     problem.x = x;
     problem.out = out;
     problem.positions = checked_positions(function, "positions", options.positions, x.extent(0), x.extent(2));
-    if (overlaps(out, options.positions)) { refuse(function, output, "memory apart from positions", "an overlap"); }
+    check_apart(function, output, out, "positions", options.positions);
     check_first(function, options.first, x.extent(2));
     problem.first = options.first;
     problem.frequencies = table.frequencies;

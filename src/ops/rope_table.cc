@@ -11,7 +11,6 @@ namespace {
 
 constexpr const char* rope_table_name = "rope_table";
 constexpr std::int64_t largest_size = std::int64_t{1} << 20;
-constexpr std::int64_t largest_length = std::int64_t{1} << 53;
 
 std::string shown(double value) {
     std::string text = std::to_string(value);
@@ -28,7 +27,7 @@ double positive(const std::string& name, double value) {
 }
 
 double trained_length(const std::string& name, std::int64_t trained) {
-    if (trained < 1 || trained > largest_length) {
+    if (trained < 1 || trained > largest_position) {
         refuse(rope_table_name, name + ".trained", "the length the model was trained for, 1 to 2^53",
                std::to_string(trained));
     }
@@ -194,7 +193,7 @@ RopeTable rope_table(const Rope& rope, std::int64_t length) {
         refuse(rope_table_name, "rope.pairing", "interleaved or halves",
                std::to_string(static_cast<int>(rope.pairing)));
     }
-    if (length < 0 || length > largest_length) {
+    if (length < 0 || length > largest_position) {
         refuse(rope_table_name, "length", "0 (the trained length) to 2^53", std::to_string(length));
     }
     RopeTable table = std::visit(Maker{rope, length}, rope.scaling);
