@@ -79,6 +79,15 @@ bool find_dtype(const DlType& type, DType& dtype) {
     }
 }
 
+/// Asking PyTorch takes as long as everything else about a tensor. Lazy negations are imaginary parts of conjugates, or
+/// views of them: every other number in memory.
+bool may_be_negated(const Shape& shape, const Shape& strides) {
+    for (int axis = 0; axis < shape.rank(); ++axis) {
+        if (shape[axis] > 1 && strides[axis] % 2 != 0) { return false; }
+    }
+    return true;
+}
+
 }  // namespace
 
 void refuse(const char* function, const char* argument, const std::string& expected, const std::string& got) {
@@ -99,11 +108,12 @@ Array::Array(const char* function, const char* argument, nb::handle object, Acce
     }
     switch (type.protocol) {
         case Protocol::exchange:
-            if (type.is_torch && is_negated(object)) {
+            take_exchange(object, *type.exchange);
+            if (type.is_torch && may_be_negated(shape_, strides_) && is_negated(object)) {
                 refuse("a tensor whose numbers lie in memory as they are (resolve_neg() makes one)", "a lazy negation");
             }
-            take_exchange(object, *type.exchange);
             break;
+        case Protocol::fields: take_fields(object); break;
         case Protocol::interface: take_interface(object); break;
         case Protocol::dlpack:
             // Older PyTorch: its __dlpack__ refuses what needs a gradient, whether or not that is being recorded.
@@ -159,6 +169,19 @@ void Array::take_capsule(nb::handle object) {
     take(tensor);
 }
 
+void Array::take_fields(nb::handle object) {
+    const auto* array = reinterpret_cast<const NumpyArray*>(object.ptr());
+    if (!find_numpy_dtype(array->dtype, dtype_)) { return take_interface(object); }
+    refuse_read_only(array->flags);
+    take_strided(array->shape, array->strides, array->rank, array->data);
+}
+
+void Array::refuse_read_only(int flags) const {
+    if (access_ == Access::write && (flags & ArrayInterface::writeable) == 0) {
+        refuse("an array that may be written", "a read-only one");
+    }
+}
+
 void Array::take_interface(nb::handle object) {
     const nb::object capsule = object.attr("__array_struct__");
     const auto* array = static_cast<const ArrayInterface*>(PyCapsule_GetPointer(capsule.ptr(), nullptr));
@@ -173,9 +196,7 @@ void Array::take_interface(nb::handle object) {
     if ((array->flags & ArrayInterface::native_order) == 0) {
         refuse("elements in this machine's byte order", dtype_text(object));
     }
-    if (access_ == Access::write && (array->flags & ArrayInterface::writeable) == 0) {
-        refuse("an array that may be written", "a read-only one");
-    }
+    refuse_read_only(array->flags);
     take_strided(array->shape, array->strides, array->rank, array->data);
 }
 
@@ -255,9 +276,11 @@ void Array::Release::operator()(DlManagedVersioned* tensor) const {
 
 Result make_result(const char* function, const char* argument, nb::handle given, nb::handle like, DType dtype,
                    const Shape& shape) {
-    nb::object object = given && !given.is_none() ? nb::borrow(given) : new_array(function, like, dtype, shape);
-    Array array(function, argument, object, Access::write);
-    return {std::move(object), std::move(array)};
+    if (given && !given.is_none()) { return {nb::borrow(given), Array(function, argument, given, Access::write)}; }
+    NewArray made = new_array(function, like, dtype, shape);
+    Array array =
+        made.data != nullptr ? Array(dtype, made.data, shape) : Array(function, argument, made.object, Access::write);
+    return {std::move(made.object), std::move(array)};
 }
 
 Result make_requested(const char* function, const char* argument, nb::handle request, nb::handle like, DType dtype,

@@ -33,6 +33,10 @@ public:
     /// None is absent too.
     Array(const char* function, const char* argument, nb::handle object, Access access = Access::read);
 
+    /// Memory known to be row-major.
+    Array(DType dtype, void* data, const Shape& shape)
+        : present_(true), dtype_(dtype), data_(data), shape_(shape), strides_(shape.row_major()) {}
+
     explicit operator bool() const { return present_; }
     DType dtype() const { return dtype_; }
     const Shape& shape() const { return shape_; }
@@ -52,12 +56,14 @@ private:
 
     void take(const DlTensor& tensor);
     void take_exchange(nb::handle object, const DlExchange& exchange);
+    void take_fields(nb::handle object);
     void take_interface(nb::handle object);
     void take_capsule(nb::handle object);
     void take_buffer(nb::handle object);
     void take_numbers(nb::handle object);
     /// Byte strides of the two older protocols.
     void take_strided(const Py_ssize_t* shape, const Py_ssize_t* strides, int rank, void* data);
+    void refuse_read_only(int flags) const;
     [[noreturn]] void refuse(const std::string& expected, const std::string& got) const;
 
     const char* function_ = "";

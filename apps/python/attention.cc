@@ -7,13 +7,14 @@
 #include "context.h"
 #include "keywords.h"
 #include "module.h"
+#include "quick_call.h"
 #include "signatures.h"
 
 namespace heed::python {
 
 namespace {
 
-nb::object attend_(nb::handle q, nb::handle k, nb::handle v, const nb::kwargs& keywords) {
+nb::object attend_with(nb::handle q, nb::handle k, nb::handle v, const Keywords& keywords) {
     constexpr const char* f = "attend";
     nb::handle out, lse, context;
     const Own own[] = {{"out", &out}, {"lse", &lse}, {"context", &context}};
@@ -30,8 +31,12 @@ nb::object attend_(nb::handle q, nb::handle k, nb::handle v, const nb::kwargs& k
     return with_lse(result, sums);
 }
 
-nb::object attend_backward_(nb::handle q, nb::handle k, nb::handle v, nb::handle out, nb::handle lse, nb::handle dout,
-                            const nb::kwargs& keywords) {
+nb::object attend_(nb::handle q, nb::handle k, nb::handle v, const nb::kwargs& keywords) {
+    return attend_with(q, k, v, keywords);
+}
+
+nb::object attend_backward_with(nb::handle q, nb::handle k, nb::handle v, nb::handle out, nb::handle lse,
+                                nb::handle dout, const Keywords& keywords) {
     constexpr const char* f = "attend_backward";
     nb::handle dlse = nb::none(), dq, dk, dv, dbias, dsinks, dalibi_slopes, context;
     const Own own[] = {
@@ -66,6 +71,11 @@ nb::object attend_backward_(nb::handle q, nb::handle k, nb::handle v, nb::handle
     });
     static const nb::handle type = result_type("AttentionGradients").release();
     return type(rq.object, rk.object, rv.object, rbias.object, rsinks.object, rslopes.object);
+}
+
+nb::object attend_backward_(nb::handle q, nb::handle k, nb::handle v, nb::handle out, nb::handle lse, nb::handle dout,
+                            const nb::kwargs& keywords) {
+    return attend_backward_with(q, k, v, out, lse, dout, keywords);
 }
 
 DType to_dtype(const char* function, nb::handle value) {
@@ -153,6 +163,9 @@ Returns a named tuple (dq, dk, dv, dbias, dsinks, dalibi_slopes), None for what 
 >>> out, lse = heed.attend(x, x, x, lse=True)
 >>> heed.attend_backward(x, x, x, out, lse, numpy.ones_like(out)).dv[0, 0, 0]
 array([1., 1., 1., 1.], dtype=float32))doc");
+
+    quick_call<attend_with>(m, "attend", std::make_index_sequence<3>());
+    quick_call<attend_backward_with>(m, "attend_backward", std::make_index_sequence<6>());
 
     nb::class_<KernelVerdict>(m, "KernelVerdict", "What explain says of one kernel.")
         .def_ro("kernel", &KernelVerdict::kernel)

@@ -160,30 +160,24 @@ bool AttentionKeywords::set(std::string_view name, nb::handle value) {
     return true;
 }
 
-void read_keywords(const char* function, const nb::kwargs& keywords, std::span<const Own> own,
+void read_keywords(const char* function, const Keywords& keywords, std::span<const Own> own,
                    AttentionKeywords* options) {
-    PyObject* key = nullptr;
-    PyObject* value = nullptr;
-    Py_ssize_t at = 0;
-    while (PyDict_Next(keywords.ptr(), &at, &key, &value) != 0) {
+    keywords.visit([&](PyObject* key, PyObject* value) {
         Py_ssize_t size = 0;
         const char* text = PyUnicode_AsUTF8AndSize(key, &size);
         if (text == nullptr) { throw nb::python_error(); }
         const std::string_view name(text, static_cast<std::size_t>(size));
-        bool known = false;
         for (const auto& [own_name, slot] : own) {
             if (own_name == name) {
                 if (value != Py_None) { *slot = value; }
-                known = true;
-                break;
+                return;
             }
         }
-        if (known) { continue; }
         if (options == nullptr || !options->set(name, value)) {
             throw nb::type_error(
                 (std::string(function) + "() got an unexpected keyword argument '" + std::string(name) + "'").c_str());
         }
-    }
+    });
 }
 
 }  // namespace heed::python

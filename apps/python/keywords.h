@@ -54,6 +54,29 @@ private:
     std::vector<Array> arrays_;
 };
 
+/// Keyword arguments as Python hands them over: in a dict, or (by a quick_call) their values beside a tuple of names.
+class Keywords {
+public:
+    Keywords(const nb::kwargs& dict) : dict_(dict.ptr()) {}
+    Keywords(PyObject* names, PyObject* const* values) : names_(names), values_(values) {}
+
+    template <class Visit>
+    void visit(Visit&& visit) const {
+        PyObject* name = nullptr;
+        PyObject* value = nullptr;
+        for (Py_ssize_t at = 0; dict_ != nullptr && PyDict_Next(dict_, &at, &name, &value) != 0;) {
+            visit(name, value);
+        }
+        const Py_ssize_t count = names_ != nullptr ? PyTuple_GET_SIZE(names_) : 0;
+        for (Py_ssize_t n = 0; n < count; ++n) { visit(PyTuple_GET_ITEM(names_, n), values_[n]); }
+    }
+
+private:
+    PyObject* dict_ = nullptr;
+    PyObject* names_ = nullptr;
+    PyObject* const* values_ = nullptr;
+};
+
 /// The function's own keywords go where `own` points, the others to attention's options; None is as good as not given.
 /// TypeError for a name that nobody knows.
 ///
@@ -61,7 +84,7 @@ private:
 ///     read_keywords("attend", keywords, own, &options);
 using Own = std::pair<std::string_view, nb::handle*>;
 
-void read_keywords(const char* function, const nb::kwargs& keywords, std::span<const Own> own,
+void read_keywords(const char* function, const Keywords& keywords, std::span<const Own> own,
                    AttentionKeywords* options = nullptr);
 
 }  // namespace heed::python

@@ -1,9 +1,12 @@
 #include "libraries.h"
 
+#include <algorithm>
+#include <memory>
 #include <string>
 #include <unordered_map>
 
 #include <heed/error.h>
+#include <heed/tensor.h>
 
 namespace heed::python {
 
@@ -13,13 +16,38 @@ namespace {
 /// and at exit nobody may touch a Python object any more.
 PyObject* keep(nb::object object) { return object.release().ptr(); }
 
+bool inherits(nb::handle python_type, const char* module, const char* name) {
+    for (const nb::handle base : nb::object(python_type.attr("__mro__"))) {
+        if (nb::str(base.attr("__name__")).equal(nb::str(name)) &&
+            nb::str(base.attr("__module__")).equal(nb::str(module))) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/// Does the object itself say what NumPy says of it?
+bool has_fields(nb::handle object) {
+    if (!inherits(object.type(), "numpy", "ndarray")) { return false; }
+    const Py_ssize_t size = Py_TYPE(object.ptr())->tp_basicsize;
+    if (size < static_cast<Py_ssize_t>(sizeof(NumpyArray))) { return false; }
+    const nb::object capsule = object.attr("__array_struct__");
+    const auto* told = static_cast<const ArrayInterface*>(PyCapsule_GetPointer(capsule.ptr(), nullptr));
+    if (told == nullptr) { throw nb::python_error(); }
+    const auto* array = reinterpret_cast<const NumpyArray*>(object.ptr());
+    constexpr int flags = ArrayInterface::aligned | ArrayInterface::writeable;
+    const bool same_head = array->data == told->data && array->rank == told->rank &&
+                           (array->flags & flags) == (told->flags & flags) &&
+                           nb::object(object.attr("dtype")).is(nb::handle(array->dtype));
+    const auto count = static_cast<std::size_t>(same_head ? told->rank : 0);
+    return same_head && std::equal(told->shape, told->shape + count, array->shape) &&
+           std::equal(told->strides, told->strides + count, array->strides);
+}
+
 ArrayType inspect(nb::handle object) {
     ArrayType type;
     const nb::handle python_type = object.type();
-    for (const nb::handle base : nb::object(python_type.attr("__mro__"))) {
-        type.is_torch = type.is_torch || (nb::str(base.attr("__name__")).equal(nb::str("Tensor")) &&
-                                          nb::str(base.attr("__module__")).equal(nb::str("torch")));
-    }
+    type.is_torch = inherits(python_type, "torch", "Tensor");
     if (nb::hasattr(python_type, "__dlpack_c_exchange_api__")) {
         const nb::object capsule = python_type.attr("__dlpack_c_exchange_api__");
         if (PyCapsule_IsValid(capsule.ptr(), "dlpack_exchange_api") != 0) {
@@ -34,7 +62,7 @@ ArrayType inspect(nb::handle object) {
         }
     }
     if (nb::hasattr(python_type, "__array_struct__")) {
-        type.protocol = Protocol::interface;
+        type.protocol = has_fields(object) ? Protocol::fields : Protocol::interface;
     } else if (nb::hasattr(python_type, "__dlpack__")) {
         type.protocol = Protocol::dlpack;
     } else if (PyObject_CheckBuffer(object.ptr()) != 0) {
@@ -106,6 +134,9 @@ PyObject* numpy_dtype(const char* function, DType dtype) {
     return slot;
 }
 
+constexpr DType numpy_types[] = {DType::f32, DType::f64, DType::f16, DType::boolean, DType::i64, DType::i32,
+                                 DType::u8,  DType::i16, DType::i8,  DType::u64,     DType::u32, DType::u16};
+
 nb::tuple shape_tuple(const Shape& shape) {
     nb::object tuple = nb::steal(PyTuple_New(shape.rank()));
     for (int axis = 0; axis < shape.rank(); ++axis) {
@@ -129,19 +160,28 @@ nb::object new_torch(DType dtype, const Shape& shape) {
     return nb::handle(empty)(shape_tuple(shape), nb::arg("dtype") = type);
 }
 
-nb::object new_exchanged(const DlExchange& exchange, DType dtype, const Shape& shape) {
-    Shape extents = shape;
-    Shape strides = shape.row_major();
-    DlTensor like{nullptr, {dl::cpu, 0}, shape.rank(), dl_type(dtype), &extents[0], &strides[0], 0};
-    DlManagedVersioned* tensor = nullptr;
-    std::string failure;
-    const auto set_error = [](void* text, const char* kind, const char* message) {
-        *static_cast<std::string*>(text) = std::string(kind) + ": " + message;
-    };
-    if (exchange.allocate(&like, &tensor, &failure, set_error) != 0) { throw std::runtime_error(failure); }
+/// A tensor whose memory is heed's: PyTorch's own way to new memory (the same call that torch.empty makes, then a
+/// second tensor around the first) takes twice as long.
+struct Lent {
+    Tensor memory;
+    Shape shape;
+    Shape strides;
+    DlManagedVersioned managed{};
+
+    Lent(DType dtype, const Shape& extents)
+        : memory(Tensor::uninitialised(dtype, extents)), shape(extents), strides(extents.row_major()) {
+        managed.version = {1, 0};
+        managed.context = this;
+        managed.deleter = [](DlManagedVersioned* self) { delete static_cast<Lent*>(self->context); };
+        managed.tensor = {memory.data(), {dl::cpu, 0}, shape.rank(), dl_type(dtype), &shape[0], &strides[0], 0};
+    }
+};
+
+NewArray new_exchanged(const DlExchange& exchange, DType dtype, const Shape& shape) {
+    auto lent = std::make_unique<Lent>(dtype, shape);
     void* object = nullptr;
-    if (exchange.object_from_managed(tensor, &object) != 0) { throw nb::python_error(); }
-    return nb::steal(static_cast<PyObject*>(object));
+    if (exchange.object_from_managed(&lent->managed, &object) != 0) { throw nb::python_error(); }
+    return {nb::steal(static_cast<PyObject*>(object)), lent.release()->memory.data()};
 }
 
 }  // namespace
@@ -172,6 +212,16 @@ bool is_negated(nb::handle tensor) {
     return flag.is(nb::handle(Py_True));
 }
 
+bool find_numpy_dtype(PyObject* dtype, DType& found) {
+    for (const DType type : numpy_types) {
+        if (numpy_dtype("array", type) == dtype) {
+            found = type;
+            return true;
+        }
+    }
+    return false;
+}
+
 nb::object dlpack_capsule(nb::handle object) {
     const nb::object method = object.attr("__dlpack__");
     try {
@@ -182,11 +232,11 @@ nb::object dlpack_capsule(nb::handle object) {
     return method();
 }
 
-nb::object new_array(const char* function, nb::handle like, DType dtype, const Shape& shape) {
+NewArray new_array(const char* function, nb::handle like, DType dtype, const Shape& shape) {
     const ArrayType& type = array_type(like);
-    if (!type.is_torch) { return new_numpy(function, dtype, shape); }
+    if (!type.is_torch) { return {new_numpy(function, dtype, shape), nullptr}; }
     if (type.exchange != nullptr && shape.elements() > 0) { return new_exchanged(*type.exchange, dtype, shape); }
-    return new_torch(dtype, shape);
+    return {new_torch(dtype, shape), nullptr};
 }
 
 }  // namespace heed::python

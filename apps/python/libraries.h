@@ -13,6 +13,7 @@ namespace nb = nanobind;
 /// Ways to an array's memory, quickest first.
 enum class Protocol : std::uint8_t {
     exchange,   ///< DLPack's table of C functions (PyTorch 2.10 and later): 0.1 us an array
+    fields,     ///< a NumPy array whose object lies in memory as NumpyArray says (seen on the first of its type)
     interface,  ///< __array_struct__ (NumPy): 0.1 us
     dlpack,     ///< the method __dlpack__, often Python code: microseconds
     buffer,     ///< Python's own
@@ -38,7 +39,16 @@ bool is_negated(nb::handle tensor);
 /// What object.__dlpack__ gives, newest version first.
 nb::object dlpack_capsule(nb::handle object);
 
+/// Which of heed's types NumPy's own dtype object is; false for all others, which the interface describes.
+bool find_numpy_dtype(PyObject* dtype, DType& found);
+
+/// Row-major. `data` is null where the array itself has to be asked.
+struct NewArray {
+    nb::object object;
+    void* data;
+};
+
 /// Not initialised; PyTorch's where `like` is, otherwise NumPy's.
-nb::object new_array(const char* function, nb::handle like, DType dtype, const Shape& shape);
+NewArray new_array(const char* function, nb::handle like, DType dtype, const Shape& shape);
 
 }  // namespace heed::python

@@ -69,6 +69,18 @@ struct DlExchange {
     int (*current_stream)(std::int32_t device_type, std::int32_t device_id, void** stream);
 };
 
+/// The head of NumPy's array object itself, the same in NumPy 1 and 2.
+struct NumpyArray {
+    PyObject head;
+    void* data;
+    int rank;
+    Py_ssize_t* shape;
+    Py_ssize_t* strides;  ///< in bytes
+    PyObject* base;
+    PyObject* dtype;
+    int flags;  ///< ArrayInterface::aligned, writeable
+};
+
 /// In a nameless capsule, the attribute __array_struct__ of an array.
 struct ArrayInterface {
     int two;  ///< is 2

@@ -261,3 +261,37 @@ def test_lists_and_the_buffer_protocol_for_small_arguments(small):
     )
     with pytest.raises(ValueError, match="expected an array or a list of numbers, got str"):
         heed.attend(q, k, v, key_lengths=["3", "6"])
+
+
+def test_by_position_and_by_name_is_the_same_call(small):
+    q, k, v = small()
+    expected, sums = heed.attend(q, k, v, lse=True, causal=True)
+    out, lse = heed.attend(v=v, k=k, q=q, lse=True, causal=True)
+    assert (out == expected).all() and (lse == sums).all()
+    ones = np.ones_like(out)
+    by_position = heed.attend_backward(q, k, v, out, lse, ones, causal=True)
+    by_name = heed.attend_backward(q, k, v, out, causal=True, dout=ones, lse=lse)
+    assert all((a == b).all() for a, b in zip(by_position[:3], by_name[:3]))
+    with pytest.raises(TypeError, match="unexpected keyword argument 'causl'"):
+        heed.attend(q, k, v, causl=True)
+    with pytest.raises(TypeError):
+        heed.attend(q, k, v, q=q)
+    with pytest.raises(TypeError):
+        heed.attend(q, k)
+
+
+class Named(np.ndarray):
+    """A subclass with fields of its own behind NumPy's."""
+
+    name = "keys"
+
+
+def test_kinds_of_numpy_arrays(small):
+    q, k, v = small()
+    expected = heed.attend(q, k, v)
+    assert (heed.attend(q.view(Named), k.view(Named), np.ma.masked_array(v)) == expected).all()
+    positions = np.tile(np.arange(2, 7), (2, 1))
+    for integer in ("int32", "int64", "longlong"):
+        assert (heed.attend(q, k, v, query_positions=positions.astype(integer)) == expected).all()
+    with pytest.raises(ValueError, match=r"\[attend\] k: .*byte order"):
+        heed.attend(q, k.astype(">f4"), v)
