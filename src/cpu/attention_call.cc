@@ -194,6 +194,15 @@ Split split_forward(const Call& c, const Sequence& s) {
     return split;
 }
 
+bool has_far_heads(const Call& call) {
+    constexpr std::int64_t most_keys = 128;
+    const std::int64_t keys = call.problem->keys;
+    if (keys > most_keys || call.queries > most_keys || call.pages != nullptr || call.problem->packed) { return false; }
+    const std::int64_t rows = call.batch * (call.heads * call.queries + call.kv_heads * keys);
+    const std::int64_t bytes = rows * (call.head_size + call.value_size) * call.q.element_size;
+    return bytes > 8 * static_cast<std::int64_t>(level2_bytes());
+}
+
 Sequence sequence_of(const Call& c, std::int64_t b) { return c.problem->sequence(b); }
 
 ForwardPlan plan_forward(const Call& c, detail::Pool& pool, std::int64_t value_stride) {

@@ -5,6 +5,32 @@
 
 namespace heed::cpu {
 
+/// Short sequences: what a task to come will read, asked for in thirds before the products of this one.
+struct NextHead {
+    const Call* call = nullptr;  ///< null: there is none, or it is near enough
+    std::int64_t b = 0, g = 0, queries = 0, keys = 0;
+
+    HEED_INLINE void fetch_queries() const {
+        for (std::int64_t n = 0; call != nullptr && n < call->group; ++n) {
+            fetch(call->q, g * call->group + n, queries, call->head_size);
+        }
+    }
+    HEED_INLINE void fetch_keys() const {
+        if (call != nullptr) { fetch(call->k, g, keys, call->head_size); }
+    }
+    HEED_INLINE void fetch_values() const {
+        if (call != nullptr) { fetch(call->v, g, keys, call->value_size); }
+    }
+
+private:
+    HEED_INLINE void fetch(const Tensor4& from, std::int64_t h, std::int64_t rows, std::int64_t size) const {
+        const char* row = from.data + (b * from.b + h * from.h) * from.element_size;
+        for (std::int64_t r = 0; r < rows; ++r, row += from.row * from.element_size) {
+            for (std::int64_t at = 0; at < size * from.element_size; at += 64) { __builtin_prefetch(row + at, 0, 2); }
+        }
+    }
+};
+
 /// Scratch of one worker, laid out in one piece of memory.
 template <class Isa, class Product>
 struct ForwardScratch {
@@ -20,6 +46,7 @@ struct ForwardScratch {
     float* pairs;    ///< [keys/2][64] weights as pairs of bf16
     PackScratch pack;
     ScoreScratch score;
+    NextHead next;
 
     static std::size_t layout(const Call& call, std::int64_t tiles, char* memory, ForwardScratch* to) {
         Arena arena{memory};
@@ -138,6 +165,7 @@ private:
         const float* q = scratch.q + t * z.depth * most_rows;
         __builtin_memcpy(scratch.now, state.largest, static_cast<std::size_t>(stride) * 4);
         Scored scored{};
+        scratch.next.fetch_queries();
         if (is_plain(call, tile, block, pattern)) {
             scored = plain_scores<Isa, Product, L>(call, tile, block, q, z.depth, scores, scratch.now);
         } else {
@@ -146,6 +174,7 @@ private:
             const bool dense = dense_add<Isa, L>(call, tile, keys, block, pattern, scratch.score);
             scored = adjust_scores<Isa, L>(call, tile, block, dense, scores, scratch.score.add, nullptr, scratch.now);
         }
+        scratch.next.fetch_keys();
         const bool careful = scored.partial && !values_finite<Isa, Product>(call, block);
         const bool drops = call.drop || call.keep.data != nullptr;
         const bool in_pairs =
@@ -183,6 +212,7 @@ private:
             constexpr int d = Product::depth_per_lane;
             return KeySpan{from / d, (to + d - 1) / d};
         };
+        scratch.next.fetch_values();
         matrix_add<Isa, Product, Isa::lanes, Walk::along_column>(
             weights, stride, block.v, block.v_stride, sums, z.value_stride, tile.rows,
             static_cast<int>(z.value_stride / Isa::lanes), old, scratch.alpha, span);

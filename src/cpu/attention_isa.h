@@ -18,6 +18,7 @@ void forward_with(detail::Pool& pool, const Call& call) {
     using Scratch = ForwardScratch<Isa, Product>;
     const Sizes<Isa, Product> z(call);
     const ForwardPlan plan = plan_forward(call, pool, z.value_stride);
+    const bool far_heads = has_far_heads(call);
     const auto partial_of = [&](std::int64_t b, const Split& split, std::int64_t g, std::int64_t tile,
                                 std::int64_t part) {
         const std::int64_t index = (g * split.tiles + tile) * split.key_parts + part;
@@ -50,6 +51,11 @@ void forward_with(detail::Pool& pool, const Call& call) {
         Scratch scratch;
         const std::size_t bytes = Scratch::layout(call, split.tiles_per_task, nullptr, nullptr);
         Scratch::layout(call, split.tiles_per_task, static_cast<char*>(pool.scratch(worker).at_least(bytes)), &scratch);
+        if (far_heads && split.row_blocks == 1) {
+            const std::int64_t head = g + pool.threads();  // this thread's next task, most likely
+            const std::int64_t entry = b + head / call.kv_heads;
+            if (entry < call.batch) { scratch.next = {&call, entry, head % call.kv_heads, s.queries, s.keys}; }
+        }
         if (split.key_parts == 1) {
             Kernel::task(call, s, split, b, g, first, tiles, key_begin, key_end, scratch, nullptr);
             return;
