@@ -9,7 +9,7 @@
 ///     w  = 2^(x - lse)                   scores again
 ///     dw = keep/(1-p) * dO V^T
 ///     dx = w (dw - delta),  delta = dO . O - dlse
-///     dV += (keep/(1-p) w)^T dO,   dK += scale dx'^T Q,   dQ += scale dx' K,   dx' = dx * (1 - tanh^2)
+///     dV += (keep/(1-p) w)^T dO,   dK += dx'^T Q,   dQ += dx' K,   dx' = scale dx (1 - tanh^2)
 
 namespace heed::cpu {
 
@@ -21,19 +21,21 @@ public:
 
     /// Keys of one chunk against all rows of the group's heads.
     static void chunk(const Call& call, const BackwardPlan& plan, const Sequence& s, const BackwardSplit& split,
-                      std::int64_t b, std::int64_t g, std::int64_t n, float* dq, const Scratch& scratch) {
+                      std::int64_t b, std::int64_t g, std::int64_t n, const DqPart& dq, const Scratch& scratch) {
         const BackwardSizes<Isa, Product> z(call);
         const Keys keys = keys_of(call, s);
         const std::int64_t begin = n * split.chunk_keys;
         const std::int64_t end = smaller(s.keys, begin + split.chunk_keys);
         const std::int64_t tiles = split.rows.tiles;
         if (begin >= end && n > 0) { return; }
-        DeltaSlot* deltas = plan.deltas + delta_begin(call, plan, b) + g * tiles;
-        __builtin_memset(scratch.met, 0, static_cast<std::size_t>(tiles));
+        const std::int64_t first_tile = delta_begin(call, plan, b) + g * tiles;
+        DeltaSlot* deltas = plan.deltas + first_tile;
+        bool* met = plan.met + first_tile * plan.most_chunks + n * tiles;
         for (std::int64_t at = begin; at < end || at == begin; at += split.super_keys) {
             const std::int64_t count = smaller(split.super_keys, end - at);
             KeyPanel panel{.begin = at, .count = count};
             pack_panel<Isa, Product>(call, s, g, scratch, panel);
+            place_sums(call, s, g, scratch, panel);
             for (std::int64_t j = 0; j < count; j += pattern_keys) { scratch.begun[j / pattern_keys] = false; }
             const bool sinks = n == 0 && at == begin && call.sinks;
             // The next tile that has something to do, from number t on.
@@ -45,76 +47,86 @@ public:
                 }
                 meeting.number = t;
             };
+            RowsAhead ahead;
+            const auto find_and_fetch = [&](std::int64_t t, Meeting& meeting) {
+                find(t, meeting);
+                if (meeting.number == tiles) { return; }
+                ahead.add(call.q, meeting.tile, call.head_size);
+                ahead.add(call.dout, meeting.tile, call.value_size);
+                if (!deltas[meeting.number].is_ready()) { ahead.add(call.out, meeting.tile, call.value_size); }
+            };
             Meeting* now = scratch.meetings;
             Meeting* next = scratch.meetings + 1;
-            for (find(0, *now); now->number < tiles;) {
+            for (find_and_fetch(0, *now); now->number < tiles;) {
                 const RowTile& tile = now->tile;
+                ahead.ask_all();
                 pack_rows<Isa, Product>(call, tile, deltas[now->number], scratch);
-                find(now->number + 1, *next);
-                if (next->number < tiles) {  // asked for now, they arrive while this tile is computed
-                    fetch_rows(call.q, next->tile, call.head_size);
-                    fetch_rows(call.dout, next->tile, call.value_size);
-                    if (!deltas[next->number].is_ready()) { fetch_rows(call.out, next->tile, call.value_size); }
-                }
+                find_and_fetch(now->number + 1, *next);
                 if (sinks) { add_sinks(call, plan, b, tile, scratch); }
                 if (now->count > 0) {
-                    // dq of this chunk, [group][queries][head_size], is made of the tiles: the first keys they meet
-                    // set it.
-                    const Old old_dq = scratch.met[now->number] ? Old::keep : Old::none;
-                    scratch.met[now->number] = true;
+                    // This chunk's part of dq is made of the tiles: the first keys they meet set it.
+                    const Old old_dq = met[now->number] ? Old::keep : Old::none;
+                    met[now->number] = true;
                     // Straight into dq where the tile's rows follow each other there, as those of one head do.
                     const bool straight = call.head_size == z.head_stride && tile.head[0] == tile.head[tile.rows - 1];
                     RowSums sums{scratch.dq_tile, z.head_stride, Old::none};
-                    if (straight) { sums = {dq_row(call, s, g, tile, 0, dq), call.head_size, old_dq}; }
+                    if (straight) { sums = {dq_row(call, g, tile, 0, dq), dq.row, old_dq}; }
                     with_lanes<Isa>(tile.lanes, [&]<int L>() {
                         for (int r = 0; r < now->count; ++r) {
                             const PatternRun& run = now->runs[r];
-                            begin_keys(call, count, run.begin, run.end, scratch);
                             step<L>(call, plan, s, keys, b, n, tile, panel, run.begin, run.end - run.begin, run.cover,
-                                    sums, scratch);
+                                    sums, ahead, scratch);
                         }
                     });
                     const bool nothing = sums.old == Old::none;
                     if (!straight || nothing) {
-                        put_dq<Isa, Product>(call, s, g, tile, nothing ? nullptr : scratch.dq_tile, old_dq, dq);
+                        put_dq<Isa, Product>(call, g, tile, nothing ? nullptr : scratch.dq_tile, old_dq, dq);
                     }
                 }
                 Meeting* done = now;
                 now = next;
                 next = done;
             }
-            store_keys(call, s, g, at, count, scratch);
-        }
-        for (std::int64_t t = 0; t < tiles; ++t) {
-            if (scratch.met[t]) { continue; }
-            RowTile& tile = scratch.meetings->tile;
-            fill_rows(call, s, keys, split.rows, b, g, t, Isa::lanes, tile);
-            put_dq<Isa, Product>(call, s, g, tile, nullptr, Old::none, dq);
+            store_keys(call, s, g, panel, scratch);
         }
     }
 
-    /// dq rows of one head from its chunks' parts, in order. part(n) is the n-th chunk's [queries][head_size].
-    template <class Part>
-    static void store_dq(const Call& call, const Sequence& s, std::int64_t h, std::int64_t begin, std::int64_t end,
-                         std::int64_t chunks, Part part, float* sum) {
+    /// dq rows of one head from its chunks' parts, in order.
+    static void store_dq(const Call& call, const BackwardPlan& plan, const Sequence& s, const BackwardSplit& split,
+                         std::int64_t b, std::int64_t h, std::int64_t begin, std::int64_t end, const DqPart* parts,
+                         float* sum) {
         const std::int64_t size = element_bytes(call.dq.dtype);
+        const std::int64_t tiles = split.rows.tiles;
+        const bool* met = plan.met + (delta_begin(call, plan, b) + h / call.group * tiles) * plan.most_chunks;
         for (std::int64_t i = begin; i < end; ++i) {
-            const float* row = part(0) + i * call.head_size;
-            if (chunks > 1) {
-                __builtin_memcpy(sum, row, static_cast<std::size_t>(call.head_size) * 4);
-                for (std::int64_t n = 1; n < chunks; ++n) {
-                    const float* more = part(n) + i * call.head_size;
-                    for (std::int64_t c = 0; c < call.head_size; ++c) { sum[c] += more[c]; }
+            const std::int64_t tile = tile_of_row(call, split.rows, h, i);
+            const float* row = nullptr;
+            for (std::int64_t n = 0; n < split.chunks; ++n) {
+                if (!met[n * tiles + tile]) { continue; }
+                const float* more = parts[n].data + h % call.group * parts[n].head + i * parts[n].row;
+                if (row == nullptr) {
+                    row = more;
+                    continue;
                 }
+                if (row != sum) { __builtin_memcpy(sum, row, static_cast<std::size_t>(call.head_size) * 4); }
+                for (std::int64_t c = 0; c < call.head_size; ++c) { sum[c] += more[c]; }
+                row = sum;
+            }
+            if (row == nullptr) {
+                __builtin_memset(sum, 0, static_cast<std::size_t>(call.head_size) * 4);
                 row = sum;
             }
             const std::int64_t at = s.batch * call.dq.b + h * call.dq.h + (s.query_begin + i) * call.dq.row;
-            store_row<Isa>(call.dq.dtype, call.dq.data + at * size, call.dq.column, call.head_size, row,
-                           static_cast<float>(call.scale));
+            char* to = call.dq.data + at * size;
+            if (reinterpret_cast<const char*>(row) == to) { continue; }
+            store_row<Isa>(call.dq.dtype, to, call.dq.column, call.head_size, row, 1);
         }
     }
 
 private:
+    /// Asked for with every register tile of the sums: less than the buffers for misses hold.
+    static constexpr int rows_ahead = 4;
+
     struct Span {
         std::int64_t begin;
         std::int64_t end;
@@ -156,7 +168,7 @@ private:
     template <int L>
     static void step(const Call& call, const BackwardPlan& plan, const Sequence& s, const Keys& keys, std::int64_t b,
                      std::int64_t n, const RowTile& tile, KeyPanel& panel, std::int64_t offset, std::int64_t count,
-                     Cover pattern, RowSums& sums, const Scratch& scratch) {
+                     Cover pattern, RowSums& sums, RowsAhead& ahead, const Scratch& scratch) {
         const BackwardSizes<Isa, Product> z(call);
         KeyBlock block{.begin = panel.begin + offset, .count = count};
         if (tile.begin >= block.begin + count || tile.end <= block.begin) { return; }
@@ -184,7 +196,11 @@ private:
         differentiate<L>(call, tile, block, scored, careful, dropping, scratch);
         if (call.problem->gradients.dbias) { spill_dbias<L>(call, tile, block, scratch); }
         if (call.problem->gradients.dalibi_slopes) { add_slopes<L>(call, plan, b, n, tile, block, scratch); }
-        if (call.cap > 0) { apply_cap<L>(tile, block, scratch); }
+        if (scales_late(call)) { scale_dx<L>(call, tile, block, scratch); }
+        std::int64_t seen_begin = 0;
+        std::int64_t seen_end = 0;
+        seen_keys(tile, block, seen_begin, seen_end);
+        const Old old_keys = begin_keys(panel, offset + seen_begin, offset + seen_end, careful, z, scratch);
         if (careful) {
             careful_products<Isa, Product>(call, tile, block, panel, offset, sums, scratch);
             return;
@@ -193,6 +209,7 @@ private:
         // Rows that see keys m .. m+count, and keys that rows m .. m+count see.
         constexpr int d = Product::depth_per_lane;
         const auto rows_of = [&](std::int64_t m, int size) {
+            ahead.ask(rows_ahead);
             int first = 0;
             int last = 0;
             vectors_seeing(tile, block.begin + m, block.begin + m + size, first, last);
@@ -210,11 +227,9 @@ private:
                     to = larger(to, vector_end);
                 }
             }
+            ahead.ask(rows_ahead);
             return Span{from / d, (to + d - 1) / d};
         };
-        std::int64_t seen_begin = 0;
-        std::int64_t seen_end = 0;
-        seen_keys(tile, block, seen_begin, seen_end);
         const float* w = scratch.score.scores;
         const float* dx = scratch.dw;
         const float* dx_by_key = scratch.dw;
@@ -233,12 +248,12 @@ private:
         const auto shifted = [&](std::int64_t m, int size) { return rows_of(seen_begin + m, size); };
         matrix_add<Isa, Product, lanes, Walk::along_row>(
             w + seen_begin * w_stride, w_stride, scratch.dout_rows->data, scratch.dout_rows->stride,
-            scratch.dv + (offset + seen_begin) * z.value_stride, z.value_stride, seen_end - seen_begin,
-            static_cast<int>(z.value_stride / lanes), Old::keep, nullptr, shifted);
+            panel.dv + (offset + seen_begin) * panel.dv_stride, panel.dv_stride, seen_end - seen_begin,
+            static_cast<int>(z.value_stride / lanes), old_keys, nullptr, shifted);
         matrix_add<Isa, Product, lanes, Walk::along_row>(
             dx + seen_begin * w_stride, w_stride, scratch.q_rows->data, scratch.q_rows->stride,
-            scratch.dk + (offset + seen_begin) * z.head_stride, z.head_stride, seen_end - seen_begin,
-            static_cast<int>(z.head_stride / lanes), Old::keep, nullptr, shifted);
+            panel.dk + (offset + seen_begin) * panel.dk_stride, panel.dk_stride, seen_end - seen_begin,
+            static_cast<int>(z.head_stride / lanes), old_keys, nullptr, shifted);
         matrix_add<Isa, Product, lanes, Walk::along_column>(
             dx_by_key, stride, panel.k_rows + offset / d * panel.k_rows_stride, panel.k_rows_stride, sums.data,
             sums.stride, tile.rows, static_cast<int>(z.head_stride / lanes), sums.old, nullptr, keys_of_rows);
@@ -268,7 +283,7 @@ private:
 
     /// scores -> weights (dropped ones 0), dw -> dx.
     template <int L>
-    static void differentiate(const Call&, const RowTile& tile, const KeyBlock& block, const Scored& scored,
+    static void differentiate(const Call& call, const RowTile& tile, const KeyBlock& block, const Scored& scored,
                               bool careful, bool dropping, const Scratch& scratch) {
         using S = Simd<Isa, L>;
         const std::int64_t stride = tile.lanes * tile.vectors;
@@ -278,6 +293,7 @@ private:
         const F<L> hidden = S::all(negative_infinity);
         const F<L> nothing = S::all(careful ? hidden_weight : 0.0F);
         const F<L> factor = S::all(scored.factor);
+        const F<L> scale = S::all(scales_late(call) ? 1.0F : call.scale);
         float* scores = scratch.score.scores;
         for (int n = 0; n < tile.vectors; ++n) {
             const std::int64_t begin = larger<std::int64_t>(tile.some_begin[n] - block.begin, 0);
@@ -297,7 +313,7 @@ private:
                     const std::int64_t at = j * stride + n * L;
                     const F<L> x = S::load(scores + at);
                     F<L> w = S::exp2((S::rounded(x * factor) - lse) - rest);
-                    F<L> dx = w * (S::load(scratch.dw + at) - delta);
+                    F<L> dx = w * (S::load(scratch.dw + at) - delta) * scale;
                     if (dropping) { w *= S::load(scratch.kept + at); }
                     if constexpr (Partial) {
                         w = x == hidden ? nothing : w;
@@ -316,18 +332,26 @@ private:
         }
     }
 
+    /// The scale is the last factor of dx. It comes with differentiate() where nothing stands between.
+    static HEED_INLINE bool scales_late(const Call& call) { return call.cap > 0 || call.dx_wanted; }
+
+    /// dx' = scale * dx * (1 - tanh^2)
     template <int L>
-    static void apply_cap(const RowTile& tile, const KeyBlock& block, const Scratch& scratch) {
+    static void scale_dx(const Call& call, const RowTile& tile, const KeyBlock& block, const Scratch& scratch) {
         using S = Simd<Isa, L>;
         const std::int64_t stride = tile.lanes * tile.vectors;
+        const F<L> scale = S::all(call.scale);
         for (int n = 0; n < tile.vectors; ++n) {
             const std::int64_t begin = larger<std::int64_t>(tile.some_begin[n] - block.begin, 0);
             const std::int64_t end = smaller<std::int64_t>(tile.some_end[n] - block.begin, block.count);
             for (std::int64_t j = begin; j < end; ++j) {
                 const std::int64_t at = j * stride + n * L;
-                const F<L> dx = S::load(scratch.dw + at);
-                // A hidden score may have no finite slope; its dx is 0.
-                S::store(scratch.dw + at, dx == F<L>{} ? dx : dx * S::load(scratch.cap_slope + at));
+                F<L> dx = S::load(scratch.dw + at);
+                if (call.cap > 0) {
+                    // A hidden score may have no finite slope; its dx is 0.
+                    dx = dx == F<L>{} ? dx : dx * S::load(scratch.cap_slope + at);
+                }
+                S::store(scratch.dw + at, dx * scale);
             }
         }
     }

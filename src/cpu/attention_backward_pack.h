@@ -70,12 +70,11 @@ struct BackwardScratch {
     float* dk;      ///< [super_keys][head_stride]
     float* dv;      ///< [super_keys][value_stride]
     bool* begun;    ///< [super_keys / pattern_keys]: squares of dk and dv that hold something
-    bool* met;      ///< [tiles of rows]: those of dq that hold something
     float* dq;      ///< [group][queries][head_size], where one chunk is all
     ScoreScratch score;
 
-    static std::size_t layout(const Call& call, std::int64_t super_keys, std::int64_t tiles, std::int64_t dq_floats,
-                              char* memory, BackwardScratch* to) {
+    static std::size_t layout(const Call& call, std::int64_t super_keys, std::int64_t dq_floats, char* memory,
+                              BackwardScratch* to) {
         Arena arena{memory};
         BackwardScratch s{};
         const BackwardSizes<Isa, Product> z(call);
@@ -114,7 +113,6 @@ struct BackwardScratch {
         s.dk = floats(super_keys * z.head_stride);
         s.dv = floats(super_keys * z.value_stride);
         s.begun = arena.take<bool>(static_cast<std::size_t>(super_keys / pattern_keys + 1));
-        s.met = arena.take<bool>(static_cast<std::size_t>(tiles));
         s.dq = floats(dq_floats);
         if (to != nullptr) { *to = s; }
         return arena.used;
@@ -132,6 +130,10 @@ struct KeyPanel {
     const float* k_rows = nullptr;  ///< rows as vectors: the same, or pairs woven along the keys
     std::int64_t k_rows_stride = 0;
     int keys_finite = -1;
+    float* dk = nullptr;  ///< the gradients grow here: in scratch, or where they go
+    std::int64_t dk_stride = 0;
+    float* dv = nullptr;
+    std::int64_t dv_stride = 0;
 };
 
 template <class Isa, class Product>
@@ -218,20 +220,6 @@ bool rows_finite(const RowTile& tile, std::int64_t size, RowVectors& rows) {
     return rows.finite == 1;
 }
 
-HEED_INLINE const char* row_address(const Tensor4& from, const RowTile& tile, std::int64_t r) {
-    const std::int64_t at = tile.batch * from.b + tile.head[r] * from.h + (tile.query_begin + tile.index[r]) * from.row;
-    return from.data + at * element_bytes(from.dtype);
-}
-
-/// Asks for the rows of a tile that comes next.
-HEED_INLINE void fetch_rows(const Tensor4& from, const RowTile& tile, std::int64_t size) {
-    const std::int64_t bytes = from.column == 1 ? size * element_bytes(from.dtype) : 0;
-    for (int r = 0; r < tile.rows; ++r) {
-        const char* row = row_address(from, tile, r);
-        for (std::int64_t at = 0; at < bytes; at += 64) { __builtin_prefetch(row + at, 0, 2); }
-    }
-}
-
 /// The tile's rows of one tensor: columns[depth][stride] transposed, and as vectors: where they lie if they lie well,
 /// otherwise in `copy`.
 template <class Isa, class Product>
@@ -303,16 +291,22 @@ HEED_INLINE void row_deltas(const Call& call, const RowTile& tile, const Backwar
     load(call.out, scratch.out_columns);
     with_lanes<Isa>(tile.lanes, [&]<int L>() {
         using S = Simd<Isa, L>;
-        for (int n = 0; n < tile.vectors; ++n) {
-            F<L> sum = {};
+        const auto sums = [&]<int Vectors>(std::int64_t at) {  // side by side, as each waits for itself
+            F<L> sum[Vectors] = {};
             for (std::int64_t e = 0; e < call.value_size; ++e) {
-                const F<L> out = S::load(scratch.out_columns + e * stride + n * L);
-                // A row that sees nothing has output 0 and passes no gradient, whatever dout holds.
-                const F<L> upstream = out == F<L>{} ? F<L>{} : S::load(dout + e * stride + n * L);
-                sum = sum + out * upstream;
+                HEED_UNROLL
+                for (int n = 0; n < Vectors; ++n) {
+                    const F<L> out = S::load(scratch.out_columns + e * stride + at + n * L);
+                    // A row that sees nothing has output 0 and passes no gradient, whatever dout holds.
+                    const F<L> upstream = out == F<L>{} ? F<L>{} : S::load(dout + e * stride + at + n * L);
+                    sum[n] = sum[n] + out * upstream;
+                }
             }
-            S::store(scratch.delta + n * L, sum);
-        }
+            for (int n = 0; n < Vectors; ++n) { S::store(scratch.delta + at + n * L, sum[n]); }
+        };
+        int n = 0;
+        for (; n + 4 <= tile.vectors; n += 4) { sums.template operator()<4>(n * L); }
+        for (; n < tile.vectors; ++n) { sums.template operator()<1>(n * L); }
     });
     for (int r = 0; r < tile.rows; ++r) {
         if (scratch.lse[r] != __builtin_inff()) { scratch.delta[r] -= row_dlse(call, tile, r); }
@@ -328,13 +322,8 @@ void pack_rows(const Call& call, const RowTile& tile, DeltaSlot& known, const Ba
                                                    scratch.staging, scratch.q_columns, scratch.q_copy);
     *scratch.dout_rows = pack_row_forms<Isa, Product>(call.dout, tile, call.value_size, z.value_depth, z.value_stride,
                                                       scratch.staging, scratch.dout_columns, scratch.dout_copy);
-    for (int r = 0; r < most_rows; ++r) {
-        const double lse = r < tile.rows ? row_lse(call, tile, r) : __builtin_inf();
-        scratch.lse[r] = static_cast<float>(lse);
-        scratch.lse_rest[r] =
-            lse == __builtin_inf() ? 0.0F : static_cast<float>(lse - static_cast<double>(scratch.lse[r]));
-        scratch.delta[r] = 0;
-    }
+    row_lses(call, tile, scratch.lse, scratch.lse_rest);
+    for (int r = 0; r < most_rows; ++r) { scratch.delta[r] = 0; }
     if (known.is_ready()) {
         for (int r = 0; r < most_rows; ++r) { __atomic_load(known.delta + r, scratch.delta + r, __ATOMIC_RELAXED); }
         return;

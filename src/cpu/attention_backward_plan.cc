@@ -11,7 +11,7 @@ constexpr double log2_e = 1.4426950408889634;
 constexpr std::int64_t wave_floats = std::int64_t{16} << 20;
 
 std::int64_t entry_floats(const Call& c, const Sequence& s, const BackwardSplit& split) {
-    return split.chunks > 1 ? split.chunks * c.heads * s.queries * c.head_size : 0;
+    return split.chunks > 1 ? (split.chunks - (c.dq_direct ? 1 : 0)) * c.heads * s.queries * c.head_size : 0;
 }
 
 double number_at(const View& view, const RowTile& tile, int row) {
@@ -43,14 +43,16 @@ BackwardSplit split_backward(const Call& c, const Sequence& s, std::int64_t byte
     BackwardSplit split;
     split.rows = split_forward(c, s);
     constexpr std::int64_t enough_tasks = 32;
-    constexpr std::int64_t most_chunks = 4;  // each costs a part of dq
+    // Each costs a part of dq, and that its rows are made ready once more: next to the little that a pattern leaves to
+    // do, four would be too many.
+    const std::int64_t most_chunks = c.pattern ? 2 : BackwardSplit::most_chunks;
     const std::int64_t wanted = std::clamp<std::int64_t>(enough_tasks / c.kv_heads, 1, most_chunks);
     split.chunks = std::clamp<std::int64_t>(s.keys / 512, 1, wanted);
     const auto whole_tiles = [&](std::int64_t keys) { return (keys + c.tile_keys - 1) / c.tile_keys * c.tile_keys; };
     split.chunk_keys = std::max(c.tile_keys, whole_tiles((s.keys + split.chunks - 1) / split.chunks));
     split.chunks = std::max<std::int64_t>(1, (s.keys + split.chunk_keys - 1) / split.chunk_keys);
     // With a pattern a tile of rows meets few of these keys, and getting the rows ready has to pay off over them.
-    const auto room = static_cast<std::int64_t>(level2_bytes()) * 3 / 8 * (c.pattern ? 4 : 1);
+    const auto room = static_cast<std::int64_t>(level2_bytes()) * 3 / 8 * (c.pattern ? 8 : 1);
     split.super_keys =
         std::clamp<std::int64_t>(room / bytes_per_key / c.tile_keys, 1, BackwardSplit::most_super_tiles) * c.tile_keys;
     return split;
@@ -85,24 +87,34 @@ BackwardPlan plan_backward(const Call& c, detail::Pool& pool, std::int64_t first
     const std::size_t doubles = slots * static_cast<std::size_t>(plan.most_chunks + 1);
     const auto whole_lines = [](std::size_t bytes) { return (bytes + 63) / 64 * 64; };
     const std::size_t deltas_at = whole_lines(doubles * sizeof(double));
-    const std::size_t at = deltas_at + whole_lines(static_cast<std::size_t>(tiles) * sizeof(DeltaSlot));
+    const std::size_t met_at = deltas_at + whole_lines(static_cast<std::size_t>(tiles) * sizeof(DeltaSlot));
+    const std::size_t at = met_at + whole_lines(static_cast<std::size_t>(tiles * plan.most_chunks));
     char* memory = static_cast<char*>(pool.shared().at_least(at + static_cast<std::size_t>(floats) * 4));
     plan.slope_parts = reinterpret_cast<double*>(memory);
     plan.sink_parts = plan.slope_parts + slots * static_cast<std::size_t>(plan.most_chunks);
     plan.deltas = reinterpret_cast<DeltaSlot*>(memory + deltas_at);
+    plan.met = reinterpret_cast<bool*>(memory + met_at);
     plan.dq_parts = reinterpret_cast<float*>(memory + at);
     std::fill(plan.slope_parts, plan.slope_parts + doubles, 0.0);
     std::fill_n(plan.deltas, tiles, DeltaSlot{});
+    std::fill_n(plan.met, tiles * plan.most_chunks, false);
     return plan;
 }
 
-std::int64_t dq_begin(const Call& c, const BackwardPlan& plan, std::int64_t b, std::int64_t bytes_per_key) {
-    std::int64_t floats = 0;
-    for (std::int64_t n = plan.first_entry; n < b; ++n) {
-        const Sequence s = sequence_of(c, n);
-        floats += entry_floats(c, s, split_backward(c, s, bytes_per_key));
+DqPart dq_part(const Call& c, const BackwardPlan& plan, const Sequence& s, const BackwardSplit& split, std::int64_t b,
+               std::int64_t g, std::int64_t n, std::int64_t bytes_per_key) {
+    if (c.dq_direct && n == 0) {
+        const std::int64_t at = s.batch * c.dq.b + g * c.group * c.dq.h + s.query_begin * c.dq.row;
+        return {reinterpret_cast<float*>(c.dq.data) + at, c.dq.h, c.dq.row};
     }
-    return floats;
+    const std::int64_t own_chunks = split.chunks - (c.dq_direct ? 1 : 0);
+    const std::int64_t place = n - (c.dq_direct ? 1 : 0);
+    std::int64_t at = (g * own_chunks + place) * c.group * s.queries * c.head_size;
+    for (std::int64_t before = plan.first_entry; before < b; ++before) {
+        const Sequence other = sequence_of(c, before);
+        at += entry_floats(c, other, split_backward(c, other, bytes_per_key));
+    }
+    return {plan.dq_parts + at, s.queries * c.head_size, c.head_size};
 }
 
 std::int64_t delta_begin(const Call& c, const BackwardPlan& plan, std::int64_t b) {
@@ -113,9 +125,25 @@ std::int64_t delta_begin(const Call& c, const BackwardPlan& plan, std::int64_t b
     return tiles;
 }
 
-double row_lse(const Call& c, const RowTile& tile, int row) {
-    const double lse = number_at(c.problem->forward_lse, tile, row);
-    return lse == -std::numeric_limits<double>::infinity() ? std::numeric_limits<double>::infinity() : lse * log2_e;
+void row_lses(const Call& c, const RowTile& tile, float* lse, float* rest) {
+    constexpr double infinity = std::numeric_limits<double>::infinity();
+    const View& view = c.problem->forward_lse;
+    double exact[most_rows];
+    std::fill_n(exact, most_rows, infinity);
+    if (view.dtype() == DType::f32 &&
+        tile.head[0] == tile.head[tile.rows - 1]) {  // rows of one head, one after the other
+        const float* from = view.as<float>() + tile.batch * view.stride(0) + tile.head[0] * view.stride(1) +
+                            (tile.query_begin + tile.index[0]) * view.stride(2);
+        const std::int64_t step = view.stride(2);
+        for (int r = 0; r < tile.rows; ++r) { exact[r] = static_cast<double>(from[r * step]); }
+    } else {
+        for (int r = 0; r < tile.rows; ++r) { exact[r] = number_at(view, tile, r); }
+    }
+    for (int r = 0; r < most_rows; ++r) {
+        const double x = exact[r] == -infinity ? infinity : exact[r] * log2_e;
+        lse[r] = static_cast<float>(x);
+        rest[r] = x == infinity ? 0.0F : static_cast<float>(x - static_cast<double>(lse[r]));
+    }
 }
 
 float row_dlse(const Call& c, const RowTile& tile, int row) {

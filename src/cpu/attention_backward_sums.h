@@ -12,34 +12,55 @@ struct RowSums {
     Old old;  ///< none until the first product is there
 };
 
-/// Squares of dk and dv start from 0 when the first tile meets them: then they are in the cache for what follows.
+/// Decides where dk and dv of a panel grow: where they go if they are floats in whole vectors that lie well and have no
+/// factor to come.
 template <class Isa, class Product>
-void begin_keys(const Call& call, std::int64_t count, std::int64_t begin, std::int64_t end,
-                const BackwardScratch<Isa, Product>& scratch) {
+void place_sums(const Call& call, const Sequence& s, std::int64_t g, const BackwardScratch<Isa, Product>& scratch,
+                KeyPanel& panel) {
     const BackwardSizes<Isa, Product> z(call);
-    for (std::int64_t j = begin / pattern_keys * pattern_keys; j < end; j += pattern_keys) {
-        bool& begun = scratch.begun[j / pattern_keys];
-        const auto size = static_cast<std::size_t>(smaller(pattern_keys, count - j));
-        if (!begun) {
-            __builtin_memset(scratch.dk + j * z.head_stride, 0, size * static_cast<std::size_t>(z.head_stride) * 4);
-            __builtin_memset(scratch.dv + j * z.value_stride, 0, size * static_cast<std::size_t>(z.value_stride) * 4);
-        }
-        begun = true;
-    }
+    const auto place = [&](const Tensor4& to, std::int64_t size, std::int64_t stride, float factor, float* own,
+                           float*& sums, std::int64_t& sums_stride) {
+        const bool direct = to.dtype == DType::f32 && to.column == 1 && size == stride && factor == 1 &&
+                            lies_well(size * 4, to.row * 4);
+        const std::int64_t at = s.batch * to.b + g * to.h + (s.key_begin + panel.begin) * to.row;
+        sums = direct ? reinterpret_cast<float*>(to.data) + at : own;
+        sums_stride = direct ? to.row : stride;
+    };
+    place(call.dk, call.head_size, z.head_stride, 1, scratch.dk, panel.dk, panel.dk_stride);
+    place(call.dv, call.value_size, z.value_stride, call.kept, scratch.dv, panel.dv, panel.dv_stride);
 }
 
-HEED_INLINE float* dq_row(const Call& call, const Sequence& s, std::int64_t g, const RowTile& tile, int r, float* dq) {
-    return dq + ((tile.head[r] - g * call.group) * s.queries + tile.index[r]) * call.head_size;
+/// Keys [begin, end) of the panel are about to be added to dk and dv. Squares that nothing was added to yet are set by
+/// the product where it covers them; otherwise they start from 0.
+template <class Isa, class Product>
+Old begin_keys(const KeyPanel& panel, std::int64_t begin, std::int64_t end, bool from_zero,
+               const BackwardSizes<Isa, Product>& z, const BackwardScratch<Isa, Product>& scratch) {
+    const std::int64_t first = begin / pattern_keys;
+    const std::int64_t last = (end + pattern_keys - 1) / pattern_keys;
+    bool covered = !from_zero && begin % pattern_keys == 0 && (end % pattern_keys == 0 || end == panel.count);
+    for (std::int64_t n = first; n < last; ++n) { covered = covered && !scratch.begun[n]; }
+    for (std::int64_t n = first; n < last; ++n) {
+        const std::int64_t square_end = smaller((n + 1) * pattern_keys, panel.count);
+        for (std::int64_t j = n * pattern_keys; !covered && !scratch.begun[n] && j < square_end; ++j) {
+            __builtin_memset(panel.dk + j * panel.dk_stride, 0, static_cast<std::size_t>(z.head_stride) * 4);
+            __builtin_memset(panel.dv + j * panel.dv_stride, 0, static_cast<std::size_t>(z.value_stride) * 4);
+        }
+        scratch.begun[n] = true;
+    }
+    return covered ? Old::none : Old::keep;
+}
+
+HEED_INLINE float* dq_row(const Call& call, std::int64_t g, const RowTile& tile, int r, const DqPart& dq) {
+    return dq.data + (tile.head[r] - g * call.group) * dq.head + tile.index[r] * dq.row;
 }
 
 /// The tile's rows of dq, set or added to; no `from`: zeros.
 template <class Isa, class Product>
-void put_dq(const Call& call, const Sequence& s, std::int64_t g, const RowTile& tile, const float* from, Old old,
-            float* dq) {
+void put_dq(const Call& call, std::int64_t g, const RowTile& tile, const float* from, Old old, const DqPart& dq) {
     const BackwardSizes<Isa, Product> z(call);
     const auto bytes = static_cast<std::size_t>(call.head_size) * 4;
     for (int r = 0; r < tile.rows; ++r) {
-        float* to = dq_row(call, s, g, tile, r, dq);
+        float* to = dq_row(call, g, tile, r, dq);
         if (old == Old::none && from == nullptr) {
             __builtin_memset(to, 0, bytes);
         } else if (old == Old::none) {
@@ -50,20 +71,21 @@ void put_dq(const Call& call, const Sequence& s, std::int64_t g, const RowTile& 
     }
 }
 
-/// Rows [at, at + count) of dk and dv, complete now.
+/// The panel's rows of dk and dv, complete now.
 template <class Isa, class Product>
-void store_keys(const Call& call, const Sequence& s, std::int64_t g, std::int64_t at, std::int64_t count,
+void store_keys(const Call& call, const Sequence& s, std::int64_t g, const KeyPanel& panel,
                 const BackwardScratch<Isa, Product>& scratch) {
     const BackwardSizes<Isa, Product> z(call);
-    begin_keys(call, count, 0, count, scratch);
-    const auto store = [&](const Tensor4& to, std::int64_t j, std::int64_t size, const float* from, float factor) {
-        const std::int64_t offset = s.batch * to.b + g * to.h + (s.key_begin + at + j) * to.row;
-        store_row<Isa>(to.dtype, to.data + offset * element_bytes(to.dtype), to.column, size, from, factor);
+    begin_keys(panel, 0, panel.count, true, z, scratch);
+    const auto store = [&](const Tensor4& to, std::int64_t size, const float* from, std::int64_t stride, float factor) {
+        for (std::int64_t j = 0; j < panel.count; ++j) {
+            const std::int64_t at = s.batch * to.b + g * to.h + (s.key_begin + panel.begin + j) * to.row;
+            store_row<Isa>(to.dtype, to.data + at * element_bytes(to.dtype), to.column, size, from + j * stride,
+                           factor);
+        }
     };
-    for (std::int64_t j = 0; j < count; ++j) {
-        store(call.dk, j, call.head_size, scratch.dk + j * z.head_stride, call.scale);
-        store(call.dv, j, call.value_size, scratch.dv + j * z.value_stride, call.kept);
-    }
+    if (panel.dk == scratch.dk) { store(call.dk, call.head_size, panel.dk, panel.dk_stride, 1); }
+    if (panel.dv == scratch.dv) { store(call.dv, call.value_size, panel.dv, panel.dv_stride, call.kept); }
 }
 
 /// to[key][row/2] = rows 2n and 2n+1 of each key as bf16.
@@ -112,8 +134,8 @@ void careful_products(const Call& call, const RowTile& tile, const KeyBlock& blo
             const float w = scratch.score.scores[j * stride + r];
             if (bits_of(w) == 0x80000000U) { continue; }
             const float dx = scratch.dw[j * stride + r];
-            float* dv = scratch.dv + (offset + j) * z.value_stride;
-            float* dk = scratch.dk + (offset + j) * z.head_stride;
+            float* dv = panel.dv + (offset + j) * panel.dv_stride;
+            float* dk = panel.dk + (offset + j) * panel.dk_stride;
             float* dq = sums.data + r * sums.stride;
             for (std::int64_t e = 0; e < call.value_size; ++e) {
                 dv[e] += w * element(scratch.dout_rows->data, scratch.dout_rows->stride, r, e);

@@ -140,6 +140,9 @@ Call make_call(const AttentionProblem& p) {
                       ? std::clamp<std::int64_t>(fitting / pattern_keys * pattern_keys, pattern_keys, most_tile_keys)
                       : std::clamp<std::int64_t>(fitting, 48, most_tile_keys);
     c.sinks = static_cast<bool>(o.sinks);
+    c.dx_wanted = p.gradients.dbias || p.gradients.dalibi_slopes;
+    // Rows that fall into the same cache sets are no place to add up in.
+    c.dq_direct = c.dq.dtype == DType::f32 && c.dq.column == 1 && (c.dq.row == c.head_size || c.dq.row * 4 % 512 != 0);
     return c;
 }
 
@@ -175,7 +178,8 @@ Split split_forward(const Call& c, const Sequence& s) {
     // A task's queries and sums stay in half of the second-level cache; four tiles are enough to make packing keys and
     // values negligible.
     const auto tile_bytes = static_cast<std::size_t>(most_rows * (c.head_size + c.value_size) * 4);
-    split.tiles_per_task = std::clamp<std::int64_t>(static_cast<std::int64_t>(level2_bytes() / 2 / tile_bytes), 1, 4);
+    split.tiles_per_task =
+        std::clamp<std::int64_t>(static_cast<std::int64_t>(level2_bytes() / 2 / tile_bytes), 1, most_task_tiles);
     split.row_blocks = (split.tiles + split.tiles_per_task - 1) / split.tiles_per_task;
     // Too few tasks for a machine of many cores: cut the keys too, no finer than 512.
     constexpr std::int64_t enough_tasks = 32;

@@ -17,12 +17,14 @@ struct Tensor4 {
 
 /// Positions of one entry lie within this of each other, so that their differences are 32-bit numbers.
 constexpr std::int64_t farthest = std::int64_t{1} << 30;
-constexpr int most_rows = 64;   ///< rows of a tile: four vectors of 16 lanes
-constexpr int decode_rows = 8;  ///< at most so many rows have a kernel of their own
+constexpr int most_rows = 64;       ///< rows of a tile: four vectors of 16 lanes
+constexpr int decode_rows = 8;      ///< at most so many rows have a kernel of their own
+constexpr int most_task_tiles = 4;  ///< tiles of rows that a task of the forward pass has
 constexpr std::int64_t most_tile_keys = 192;
 constexpr std::int64_t pattern_keys = 64;  ///< a pattern is followed in squares of so many keys and rows
 constexpr int most_runs = most_tile_keys / pattern_keys;
-constexpr std::int64_t pattern_blocks = 8;  ///< blocks of keys that are passed by together
+constexpr std::int64_t pattern_blocks = 8;  ///< blocks of keys that a pattern is asked about at a time
+constexpr std::int64_t pattern_step = 16;   ///< what a square hides from all rows is left out in multiples of this
 
 /// Up to 64 query rows that share a key/value head. Lanes past `rows` repeat the last row.
 struct RowTile {
@@ -76,6 +78,8 @@ struct Call {
     bool pattern = false;
     bool sinks = false;
     std::int64_t tile_keys = 96;  ///< keys of a block
+    bool dx_wanted = false;       ///< gradients are asked for that are made of the scores' before they are scaled
+    bool dq_direct = false;       ///< the first part of dq grows where dq goes
 };
 
 /// How one entry's forward work is cut up. Depends on the entry's own sizes alone, so neither the batch nor the number
@@ -143,12 +147,20 @@ struct PatternRun {
     std::int64_t end = 0;
     Cover cover = Cover::all;
 };
-/// What the pattern leaves of `count` keys for a tile, in pieces of pattern_keys; neighbours that are seen as a whole
-/// are one piece, so that products are as long as without a pattern. Returns how many; at most most_runs.
+/// What the pattern leaves of `count` keys for a tile, in pieces of pattern_keys or less; neighbours that are seen as a
+/// whole are one piece, so that products are as long as without a pattern. Returns how many; at most most_runs.
 int pattern_runs(const Call& call, const Sequence& s, const Keys& keys, const RowTile& tile, std::int64_t begin,
                  std::int64_t count, PatternRun* runs);
 /// May the tile see any of `count` keys? One question for many keys, so that what is far apart costs little to pass by.
 bool pattern_sees(const Call& call, const Keys& keys, const RowTile& tile, std::int64_t begin, std::int64_t count);
+/// The runs of a tile in several blocks of keys. Asked for tile by tile: a pattern remembers what it drew last.
+struct PatternWork {
+    int count[pattern_blocks];
+    PatternRun runs[pattern_blocks][most_runs];
+};
+/// Fills in the blocks of keys [begin, begin + count), at most pattern_blocks; false: the tile sees none of them.
+bool pattern_work(const Call& call, const Sequence& s, const Keys& keys, const RowTile& tile, std::int64_t begin,
+                  std::int64_t count, PatternWork& work);
 /// allowed[n] = 0 where the pattern hides key begin + n from the tile's row, otherwise 1.
 void pattern_row(const Call& call, const RowTile& tile, const Keys& keys, int row, std::int64_t begin,
                  std::int64_t count, const std::int32_t* positions, std::uint8_t* allowed);

@@ -35,15 +35,16 @@ private:
 template <class Isa, class Product>
 struct ForwardScratch {
     RowTile* tiles;
-    float* q;        ///< [tiles_per_task][depth][64]
-    float* sums;     ///< [tiles_per_task][64][value_stride]
-    float* largest;  ///< [tiles_per_task][64]
-    float* sum;      ///< [tiles_per_task][64]
-    float* staging;  ///< [64][row_stride] query rows on their way to q
-    float* now;      ///< [64]
-    float* alpha;    ///< [64]
-    bool* fresh;     ///< [tiles_per_task] nothing has been summed yet
-    float* pairs;    ///< [keys/2][64] weights as pairs of bf16
+    float* q;           ///< [tiles_per_task][depth][64]
+    float* sums;        ///< [tiles_per_task][64][value_stride]
+    float* largest;     ///< [tiles_per_task][64]
+    float* sum;         ///< [tiles_per_task][64]
+    float* staging;     ///< [64][row_stride] query rows on their way to q
+    float* now;         ///< [64]
+    float* alpha;       ///< [64]
+    bool* fresh;        ///< [tiles_per_task] nothing has been summed yet
+    float* pairs;       ///< [keys/2][64] weights as pairs of bf16
+    PatternWork* work;  ///< [tiles_per_task] with a pattern
     PackScratch pack;
     ScoreScratch score;
     NextHead next;
@@ -63,6 +64,7 @@ struct ForwardScratch {
         s.alpha = arena.take<float>(most_rows);
         s.fresh = arena.take<bool>(count);
         s.pairs = arena.take<float>((z.keys + 1) / 2 * most_rows);
+        s.work = arena.take<PatternWork>(call.pattern ? count : 0);
         s.pack = PackScratch::take(arena, z.keys * z.key_stride, z.keys * z.value_stride);
         s.score.scores = arena.take<float>((z.keys + 1) * most_rows);
         const bool dense = call.bias.data != nullptr || call.allow.data != nullptr || call.pattern;
@@ -87,10 +89,12 @@ public:
         const Keys keys = keys_of(call, s);
         std::int64_t begin = key_end;
         std::int64_t end = key_begin;
+        RowsAhead ahead;  // of out
         for (std::int64_t t = 0; t < tiles; ++t) {
             RowTile& tile = scratch.tiles[t];
             fill_rows(call, s, keys, split, b, g, first_tile + t, Isa::lanes, tile);
             pack_queries<Isa, Product>(call, tile, scratch.staging, scratch.q + t * z.depth * most_rows);
+            if (partial == nullptr && tile.rows == most_rows) { ahead.add(call.out, tile, call.value_size); }
             scratch.fresh[t] = true;
             for (int r = 0; r < most_rows; ++r) {
                 scratch.largest[t * most_rows + r] = negative_infinity;
@@ -106,10 +110,13 @@ public:
         end = smaller(end, key_end);
         const std::int64_t stride = pattern_blocks * call.tile_keys;
         for (std::int64_t j = begin; j < end; j += call.tile_keys) {
-            if (call.pattern && (j - begin) % stride == 0) {
+            const std::int64_t number = call.pattern ? (j - begin) % stride / call.tile_keys : 0;
+            if (call.pattern && number == 0) {
                 bool sees = false;
-                for (std::int64_t t = 0; t < tiles && !sees; ++t) {
-                    sees = pattern_sees(call, keys, scratch.tiles[t], j, smaller(stride, end - j));
+                for (std::int64_t t = 0; t < tiles; ++t) {
+                    sees =
+                        pattern_work(call, s, keys, scratch.tiles[t], j, smaller(stride, end - j), scratch.work[t]) ||
+                        sees;
                 }
                 if (!sees) {
                     j += stride - call.tile_keys;
@@ -117,25 +124,25 @@ public:
                 }
             }
             KeyBlock block{.begin = j, .count = smaller(call.tile_keys, end - j)};
-            fill_key_positions(call, s, keys, j, block.count, scratch.score.positions, block.least, block.most);
-            block.positions = scratch.score.positions;
             bool packed = false;
             for (std::int64_t t = 0; t < tiles; ++t) {
                 const RowTile& tile = scratch.tiles[t];
                 if (tile.begin >= j + block.count || tile.end <= j) { continue; }
-                PatternRun runs[most_runs];
-                const int seen = call.pattern ? pattern_runs(call, s, keys, tile, j, block.count, runs) : 1;
+                const int seen = call.pattern ? scratch.work[t].count[number] : 1;
                 if (seen == 0) { continue; }
                 if (!packed) {
+                    fill_key_positions(call, s, keys, j, block.count, scratch.score.positions, block.least, block.most);
+                    block.positions = scratch.score.positions;
                     pack_keys<Isa, Product>(call, s, g, scratch.pack, block);
                     pack_values<Isa, Product>(call, s, g, scratch.pack, block);
                     packed = true;
                 }
                 with_lanes<Isa>(tile.lanes, [&]<int L>() {
-                    if (!call.pattern) { step<L>(call, tile, keys, block, Cover::all, t, scratch); }
+                    if (!call.pattern) { step<L>(call, tile, keys, block, Cover::all, t, ahead, scratch); }
                     for (int n = 0; call.pattern && n < seen; ++n) {
-                        KeyBlock part = block.template part<Product>(runs[n].begin, runs[n].end);
-                        step<L>(call, tile, keys, part, runs[n].cover, t, scratch);
+                        const PatternRun& run = scratch.work[t].runs[number][n];
+                        KeyBlock part = block.template part<Product>(run.begin, run.end);
+                        step<L>(call, tile, keys, part, run.cover, t, ahead, scratch);
                     }
                 });
             }
@@ -156,7 +163,7 @@ public:
 private:
     template <int L>
     static void step(const Call& call, const RowTile& tile, const Keys& keys, KeyBlock& block, Cover pattern,
-                     std::int64_t t, const Scratch& scratch) {
+                     std::int64_t t, RowsAhead& ahead, const Scratch& scratch) {
         const Sizes<Isa, Product> z(call);
         float* scores = scratch.score.scores;
         const std::int64_t stride = tile.lanes * tile.vectors;
@@ -199,6 +206,7 @@ private:
             weights = scratch.pairs;
         }
         const auto span = [&](std::int64_t m, int count) {
+            if constexpr (L == Isa::lanes) { ahead.ask(2); }  // only whole tiles have rows to ask for
             std::int64_t from = block.count;
             std::int64_t to = 0;
             for (std::int64_t n = m / L; n <= (m + count - 1) / L; ++n) {

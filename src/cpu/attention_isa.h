@@ -60,7 +60,7 @@ void forward_with(detail::Pool& pool, const Call& call) {
             Kernel::task(call, s, split, b, g, first, tiles, key_begin, key_end, scratch, nullptr);
             return;
         }
-        Partial partial[4];
+        Partial partial[most_task_tiles];
         for (std::int64_t t = 0; t < tiles; ++t) { partial[t] = partial_of(b, split, g, first + t, part); }
         Kernel::task(call, s, split, b, g, first, tiles, key_begin, key_end, scratch, partial);
     });
@@ -89,31 +89,22 @@ void backward_with(detail::Pool& pool, const Call& call) {
     for (std::int64_t first = 0; first < call.batch;) {
         const BackwardPlan plan = plan_backward(call, pool, first, bytes_per_key);
         const bool wake = plan.operations > operations_worth_waking;
-        const auto dq_of = [&](std::int64_t b, const Sequence& s, const BackwardSplit& split, std::int64_t h,
-                               std::int64_t n) {
-            return plan.dq_parts + dq_begin(call, plan, b, bytes_per_key) +
-                   ((h / call.group * split.chunks + n) * call.group + h % call.group) * s.queries * call.head_size;
-        };
         detail::parallel(pool, plan.tasks, wake, [&](std::int64_t task, int worker) {
             for_each_chunk(call, plan, task, [&](std::int64_t b, std::int64_t g, std::int64_t n) {
                 const Sequence s = sequence_of(call, b);
                 const BackwardSplit split = split_backward(call, s, bytes_per_key);
                 if (n >= split.chunks) { return; }
-                const std::int64_t own_dq =
-                    split.chunks == 1 ? call.group * s.queries * call.head_size : call.head_size;
+                const bool own_dq = split.chunks == 1 && !call.dq_direct;
+                const std::int64_t dq_floats = own_dq ? call.group * s.queries * call.head_size : 0;
                 Scratch scratch;
-                const std::size_t bytes =
-                    Scratch::layout(call, split.super_keys, split.rows.tiles, own_dq, nullptr, nullptr);
+                const std::size_t bytes = Scratch::layout(call, split.super_keys, dq_floats, nullptr, nullptr);
                 char* memory = static_cast<char*>(pool.scratch(worker).at_least(bytes));
-                Scratch::layout(call, split.super_keys, split.rows.tiles, own_dq, memory, &scratch);
-                if (split.chunks > 1) {
-                    Kernel::chunk(call, plan, s, split, b, g, n, dq_of(b, s, split, g * call.group, n), scratch);
-                    return;
-                }
-                Kernel::chunk(call, plan, s, split, b, g, n, scratch.dq, scratch);
-                for (std::int64_t m = 0; m < call.group; ++m) {
-                    const auto part = [&](std::int64_t) { return scratch.dq + m * s.queries * call.head_size; };
-                    Kernel::store_dq(call, s, g * call.group + m, 0, s.queries, 1, part, nullptr);
+                Scratch::layout(call, split.super_keys, dq_floats, memory, &scratch);
+                const DqPart dq = own_dq ? DqPart{scratch.dq, s.queries * call.head_size, call.head_size}
+                                         : dq_part(call, plan, s, split, b, g, n, bytes_per_key);
+                Kernel::chunk(call, plan, s, split, b, g, n, dq, scratch);
+                for (std::int64_t m = 0; split.chunks == 1 && m < call.group; ++m) {
+                    Kernel::store_dq(call, plan, s, split, b, g * call.group + m, 0, s.queries, &dq, scratch.dq_tile);
                 }
             });
         });
@@ -129,9 +120,12 @@ void backward_with(detail::Pool& pool, const Call& call) {
                 if (split.chunks == 1) { return; }
                 auto* sum =
                     static_cast<float*>(pool.scratch(worker).at_least(static_cast<std::size_t>(call.head_size) * 4));
-                const auto part = [&](std::int64_t n) { return dq_of(b, s, split, h, n); };
+                DqPart parts[BackwardSplit::most_chunks];
+                for (std::int64_t n = 0; n < split.chunks; ++n) {
+                    parts[n] = dq_part(call, plan, s, split, b, h / call.group, n, bytes_per_key);
+                }
                 const std::int64_t begin = task % blocks * rows;
-                Kernel::store_dq(call, s, h, begin, smaller(s.queries, begin + rows), split.chunks, part, sum);
+                Kernel::store_dq(call, plan, s, split, b, h, begin, smaller(s.queries, begin + rows), parts, sum);
             });
         }
         add_reduced(call, plan);

@@ -63,31 +63,83 @@ HEED_INLINE bool lies_well(std::int64_t row_bytes, std::int64_t stride_bytes) {
     return stride_bytes <= row_bytes || stride_bytes % 512 != 0;
 }
 
+/// The address of row r of a tile.
+HEED_INLINE const char* row_address(const Tensor4& from, const RowTile& tile, std::int64_t r) {
+    const std::int64_t at = tile.batch * from.b + tile.head[r] * from.h + (tile.query_begin + tile.index[r]) * from.row;
+    return from.data + at * element_bytes(from.dtype);
+}
+
+/// Rows of tiles that are needed later, asked for a few at a time while others are computed: asked for at once they
+/// would fill the buffers for misses, and everything would wait for them.
+class RowsAhead {
+public:
+    HEED_INLINE void add(const Tensor4& from, const RowTile& tile, std::int64_t size) {
+        const std::int64_t element = element_bytes(from.dtype);
+        if (from.column != 1) { return; }
+        if (tile.head[0] == tile.head[tile.rows - 1]) {  // they follow each other
+            pieces_[count_++] = {row_address(from, tile, 0), from.row * element, size * element, tile.rows};
+            return;
+        }
+        for (int r = 0; r < tile.rows; ++r) { fetch(row_address(from, tile, r), size * element); }
+    }
+    HEED_INLINE void ask(std::int64_t rows) {
+        for (; now_ < count_ && rows > 0; --rows) {
+            Piece& piece = pieces_[now_];
+            fetch(piece.next, piece.bytes);
+            piece.next += piece.step;
+            if (--piece.rows == 0) { ++now_; }
+        }
+    }
+    /// What is left, in order, as memory likes it: transposing them jumps from row to row.
+    HEED_INLINE void ask_all() {
+        while (now_ < count_) { ask(pieces_[now_].rows); }
+        now_ = count_ = 0;
+    }
+
+private:
+    struct Piece {
+        const char* next;
+        std::int64_t step, bytes, rows;
+    };
+    static HEED_INLINE void fetch(const char* row, std::int64_t bytes) {
+        for (std::int64_t at = 0; at < bytes; at += 64) { __builtin_prefetch(row + at, 0, 2); }
+    }
+    Piece pieces_[most_task_tiles];
+    int count_ = 0;
+    int now_ = 0;
+};
+
 /// q[depth][stride] = the tile's query rows, transposed.
 template <class Isa, class Product>
 void pack_queries(const Call& call, const RowTile& tile, float* staging, float* q) {
     const Sizes<Isa, Product> z(call);
     const Tensor4& from = call.q;
-    const auto row_address = [&](std::int64_t r) {
+    const auto address = [&](std::int64_t r) {
         const std::int64_t at =
             tile.batch * from.b + tile.head[r] * from.h + (tile.query_begin + tile.index[r]) * from.row;
         return from.data + at * from.element_size;
     };
     constexpr bool pairs = Product::depth_per_lane == 2;
+    // Transposing jumps from row to row, which memory does not see coming: asked for in order they arrive twice as
+    // fast. Short sequences would only notice that they are asked for twice.
+    const std::int64_t bytes = from.column == 1 ? call.head_size * from.element_size : 0;
+    for (int r = 0; tile.rows == most_rows && r < most_rows; ++r) {
+        for (std::int64_t at = 0; at < bytes; at += 64) { __builtin_prefetch(address(r) + at, 0, 3); }
+    }
     const bool direct = !pairs && from.dtype == DType::f32 && from.column == 1;
     if (!direct) {
         for (int r = 0; r < tile.rows; ++r) {
             if constexpr (pairs) {
-                copy_pairs<Isa>(row_address(r), from.column, call.head_size, staging + r * z.row_lanes);
+                copy_pairs<Isa>(address(r), from.column, call.head_size, staging + r * z.row_lanes);
             } else {
-                load_row<Isa>(from.dtype, row_address(r), from.column, call.head_size, staging + r * z.row_lanes);
+                load_row<Isa>(from.dtype, address(r), from.column, call.head_size, staging + r * z.row_lanes);
             }
         }
     }
     with_lanes<Isa>(tile.lanes, [&]<int L>() {
         const std::int64_t stride = tile.lanes * tile.vectors;
         if (direct) {
-            transpose_rows<Isa, L>([&](std::int64_t r) { return reinterpret_cast<const float*>(row_address(r)); },
+            transpose_rows<Isa, L>([&](std::int64_t r) { return reinterpret_cast<const float*>(address(r)); },
                                    tile.rows, z.depth, q, stride);
         } else {
             transpose_rows<Isa, L>([&](std::int64_t r) { return staging + r * z.row_lanes; }, tile.rows, z.depth, q,

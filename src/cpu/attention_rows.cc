@@ -224,6 +224,21 @@ Cover cover_of(const Call& c, const RowTile& tile, const Keys& keys, std::int64_
     return all ? Cover::all : none ? Cover::none : Cover::some;
 }
 
+/// Leaves out what no row sees at either end of a run: of a square with one global key that is most.
+void trim(const Call& c, const RowTile& tile, const Keys& keys, std::int64_t begin, PatternRun& run) {
+    const auto hidden = [&](std::int64_t from, std::int64_t to) {
+        return cover_of(c, tile, keys, begin + from, begin + to - 1) == Cover::none;
+    };
+    while (run.end - run.begin > pattern_step && hidden(run.begin, run.begin + pattern_step)) {
+        run.begin += pattern_step;
+    }
+    while (run.end - run.begin > pattern_step) {
+        const std::int64_t last = run.begin + (run.end - run.begin - 1) / pattern_step * pattern_step;
+        if (!hidden(last, run.end)) { break; }
+        run.end = last;
+    }
+}
+
 }  // namespace
 
 bool pattern_sees(const Call& c, const Keys& keys, const RowTile& tile, std::int64_t begin, std::int64_t count) {
@@ -259,8 +274,22 @@ int pattern_runs(const Call& c, const Sequence& s, const Keys& keys, const RowTi
         } else {
             runs[size++] = {at, end, cover};
         }
+        if (cover == Cover::some && !keys.explicit_positions) { trim(c, tile, keys, begin, runs[size - 1]); }
     }
     return size;
+}
+
+bool pattern_work(const Call& c, const Sequence& s, const Keys& keys, const RowTile& tile, std::int64_t begin,
+                  std::int64_t count, PatternWork& work) {
+    std::fill_n(work.count, pattern_blocks, 0);
+    if (!pattern_sees(c, keys, tile, begin, count)) { return false; }
+    bool anything = false;
+    for (std::int64_t n = 0; n * c.tile_keys < count; ++n) {
+        const std::int64_t at = n * c.tile_keys;
+        work.count[n] = pattern_runs(c, s, keys, tile, begin + at, std::min(c.tile_keys, count - at), work.runs[n]);
+        anything = anything || work.count[n] > 0;
+    }
+    return anything;
 }
 
 void pattern_row(const Call& c, const RowTile& tile, const Keys& keys, int row, std::int64_t begin, std::int64_t count,

@@ -242,6 +242,35 @@ struct Simd {
             return;
         }
 #endif
+#if defined(__AVX512F__)
+        if constexpr (L == 16) {  // the same, then whole quarters: half the time of the perfect shuffles
+            __m512 pairs[16], quads[16];
+            HEED_UNROLL
+            for (int n = 0; n < 16; n += 2) {
+                pairs[n] = _mm512_unpacklo_ps(__m512(x[n]), __m512(x[n + 1]));
+                pairs[n + 1] = _mm512_unpackhi_ps(__m512(x[n]), __m512(x[n + 1]));
+            }
+            HEED_UNROLL
+            for (int n = 0; n < 16; n += 4) {  // quarter q of quads[n + c]: rows n to n + 3 of column 4q + c
+                quads[n] = _mm512_shuffle_ps(pairs[n], pairs[n + 2], 0x44);
+                quads[n + 1] = _mm512_shuffle_ps(pairs[n], pairs[n + 2], 0xEE);
+                quads[n + 2] = _mm512_shuffle_ps(pairs[n + 1], pairs[n + 3], 0x44);
+                quads[n + 3] = _mm512_shuffle_ps(pairs[n + 1], pairs[n + 3], 0xEE);
+            }
+            HEED_UNROLL
+            for (int c = 0; c < 4; ++c) {
+                const __m512 even_low = _mm512_shuffle_f32x4(quads[c], quads[c + 4], 0x88);
+                const __m512 even_high = _mm512_shuffle_f32x4(quads[c + 8], quads[c + 12], 0x88);
+                const __m512 odd_low = _mm512_shuffle_f32x4(quads[c], quads[c + 4], 0xDD);
+                const __m512 odd_high = _mm512_shuffle_f32x4(quads[c + 8], quads[c + 12], 0xDD);
+                x[c] = V(_mm512_shuffle_f32x4(even_low, even_high, 0x88));
+                x[c + 4] = V(_mm512_shuffle_f32x4(odd_low, odd_high, 0x88));
+                x[c + 8] = V(_mm512_shuffle_f32x4(even_low, even_high, 0xDD));
+                x[c + 12] = V(_mm512_shuffle_f32x4(odd_low, odd_high, 0xDD));
+            }
+            return;
+        }
+#endif
         // log2(L) rounds of perfect shuffles of vectors n and n + L/2.
         HEED_UNROLL
         for (int round = 1; round < L; round *= 2) {
