@@ -1,5 +1,5 @@
 #pragma once
-#include "cpu/attention_decode_softmax.h"
+#include "cpu/attention_decode_four_rows.h"
 #include "cpu/attention_finish.h"
 
 /// Attention of at most eight rows (decoding), bound by memory: each key and value is read once, from end to end, for
@@ -43,7 +43,18 @@ public:
         __builtin_memset(scratch.sums, 0, static_cast<std::size_t>(most * value_stride) * 4);
         with_readers(call, k, v, [&]<class KeyRows, class ValueRows, bool Staged>() {
             load_queries<KeyRows>(call, tile, scratch.q);
-            with_rows(tile.rows, [&]<int R>() { run<KeyRows, ValueRows, Staged, R>(stream); });
+            with_rows(tile.rows, [&]<int R>() {
+#if defined(__AVX512F__)
+                if constexpr (reads_floats<KeyRows> && !Staged && R > 1) {
+                    const auto is = [&](std::int64_t size) {
+                        return call.head_size == size && call.value_size == size;
+                    };
+                    if (is(128)) { return run<KeyRows, ValueRows, Staged, R, 8>(stream); }
+                    if (is(64)) { return run<KeyRows, ValueRows, Staged, R, 4>(stream); }
+                }
+#endif
+                run<KeyRows, ValueRows, Staged, R, 0>(stream);
+            });
         });
         float sum[most];
         for (int r = 0; r < tile.rows; ++r) { sum[r] = S::reduce_add(stream.sum[r]); }
@@ -58,6 +69,9 @@ public:
     }
 
 private:
+    template <class Rows>
+    static constexpr bool reads_floats = Rows::bytes == 4 && Rows::Product::depth_per_lane == 1;
+
     template <class Function>
     static HEED_INLINE void with_readers(const Call& call, const HeadRows& k, const HeadRows& v, Function&& function) {
         const bool whole = k.column == 1 && v.column == 1 && call.head_size % L == 0 && call.value_size % L == 0;
@@ -112,7 +126,8 @@ private:
 
     /// Scores of one group, then values of the group before it, then weights of the first: a score is not asked for
     /// right after it was stored in pieces, which would cost a wait each time.
-    template <class KeyRows, class ValueRows, bool Staged, int R>
+    /// NV: vectors of a key and of a value, where the products know them; otherwise 0.
+    template <class KeyRows, class ValueRows, bool Staged, int R, int NV>
     static void run(Stream& stream) {
         Block block;
         Group groups[2];
@@ -127,6 +142,10 @@ private:
             // 0 * NaN is NaN: what is hidden must not be multiplied.
             if (partial && !are_finite<ValueRows>(v, stream.call.value_size)) {
                 add_seen_values<ValueRows>(stream, v, group);
+            } else if constexpr (NV > 0) {
+                for (int r = 0; r < R; r += 4) {
+                    DecodeFourRows<Isa, NV>::add(v, group, stream.scratch.sums + r * NV * L, r);
+                }
             } else {
                 add_values<ValueRows, R>(stream, v, group, ahead);
             }
@@ -139,16 +158,29 @@ private:
                 const std::int64_t count = smaller<std::int64_t>(L, to - j);
                 const RowRun k = find_rows<Isa, L, Staged>(stream.k, stream.call.head_size, j, count,
                                                            stream.scratch.staging_k, group.k_scale);
-                // Wanted next: the keys after these, and the values of these.
-                const std::int64_t next = j + 2 * L <= stream.end ? j + L : j;
-                ahead.keys(stream.k, stream.call.head_size, next);
-                ahead.values(stream.v, stream.call.value_size, j);
-                scores<KeyRows, R>(stream, k, group, ahead);
+                if constexpr (NV > 0) {
+                    for (int r = 0; r < R; r += 4) {
+                        DecodeFourRows<Isa, NV>::scores(k, stream.scratch.q + r * NV * L, group, r);
+                    }
+                } else {
+                    // Wanted next: the keys after these, and the values of these.
+                    const std::int64_t next = j + 2 * L <= stream.end ? j + L : j;
+                    ahead.keys(stream.k, stream.call.head_size, next);
+                    ahead.values(stream.v, stream.call.value_size, j);
+                    scores<KeyRows, R>(stream, k, group, ahead);
+                }
                 add(groups[turn ^ 1]);
                 v = find_rows<Isa, L, Staged>(stream.v, stream.call.value_size, j, count, stream.scratch.staging_v,
                                               group.v_scale);
                 waiting = true;
                 partial = false;
+                if constexpr (NV > 0) {
+                    if (block.plain && count == L) {
+                        HEED_UNROLL
+                        for (int r = 0; r < R; ++r) { Softmax::weigh_plain(stream, r, group); }
+                        continue;
+                    }
+                }
                 for (int r = 0; r < stream.tile.rows; ++r) {
                     partial = Softmax::template weigh<KeyRows, ValueRows>(stream, block, j - from, count, r, group) ||
                               partial;
