@@ -45,7 +45,7 @@ public:
             load_queries<KeyRows>(call, tile, scratch.q);
             with_rows(tile.rows, [&]<int R>() {
 #if defined(__AVX512F__)
-                if constexpr (reads_floats<KeyRows> && !Staged && R > 1) {
+                if constexpr (four_rows_suit<KeyRows, R> && !Staged) {
                     const auto is = [&](std::int64_t size) {
                         return call.head_size == size && call.value_size == size;
                     };
@@ -69,8 +69,10 @@ public:
     }
 
 private:
-    template <class Rows>
-    static constexpr bool reads_floats = Rows::bytes == 4 && Rows::Product::depth_per_lane == 1;
+    /// Eight rows read everything twice. Where it is widened that is still faster, floats are waited for meanwhile.
+    template <class Rows, int R>
+    static constexpr bool four_rows_suit = Rows::Product::depth_per_lane == 1 &&
+                                           (R == 4 || (R == 8 && Rows::bytes < 4));
 
     template <class Function>
     static HEED_INLINE void with_readers(const Call& call, const HeadRows& k, const HeadRows& v, Function&& function) {
@@ -144,7 +146,7 @@ private:
                 add_seen_values<ValueRows>(stream, v, group);
             } else if constexpr (NV > 0) {
                 for (int r = 0; r < R; r += 4) {
-                    DecodeFourRows<Isa, NV>::add(v, group, stream.scratch.sums + r * NV * L, r);
+                    DecodeFourRows<Isa, ValueRows, NV>::add(v, group, stream.scratch.sums + r * NV * L, r);
                 }
             } else {
                 add_values<ValueRows, R>(stream, v, group, ahead);
@@ -160,7 +162,7 @@ private:
                                                            stream.scratch.staging_k, group.k_scale);
                 if constexpr (NV > 0) {
                     for (int r = 0; r < R; r += 4) {
-                        DecodeFourRows<Isa, NV>::scores(k, stream.scratch.q + r * NV * L, group, r);
+                        DecodeFourRows<Isa, KeyRows, NV>::scores(k, stream.scratch.q + r * NV * L, group, r);
                     }
                 } else {
                     // Wanted next: the keys after these, and the values of these.
@@ -174,7 +176,7 @@ private:
                                               group.v_scale);
                 waiting = true;
                 partial = false;
-                if constexpr (NV > 0) {
+                if constexpr (NV > 0 && !KeyRows::scaled && !ValueRows::scaled) {
                     if (block.plain && count == L) {
                         HEED_UNROLL
                         for (int r = 0; r < R; ++r) { Softmax::weigh_plain(stream, r, group); }

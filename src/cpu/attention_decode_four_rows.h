@@ -1,19 +1,19 @@
 #pragma once
 #include "cpu/attention_decode_softmax.h"
 
-/// Decoding's products for four query rows and head sizes of 64 and 128 in float: each key and value is read once, from
-/// end to end, between few other loads. Then the hardware fetches ahead by itself, which is faster than asking for
-/// lines; it does not where part of every row is read, or all of q beside every key.
+/// Decoding's products for four query rows and head sizes of 64 and 128: each key and value is read once, from end to
+/// end, between few other loads. Then the hardware fetches ahead by itself, which is faster than asking for lines; it
+/// does not where part of every row is read, or all of q beside every key.
 
 namespace heed::cpu {
 
 /// Keys and values of NV vectors.
-template <class Isa, int NV>
+template <class Isa, class Rows, int NV>
 struct DecodeFourRows;
 
 #if defined(__AVX512F__)
 
-template <class Isa, int NV>
+template <class Isa, class Rows, int NV>
 struct DecodeFourRows {
     static constexpr int L = 16;
     using S = Simd<Isa, L>;
@@ -36,11 +36,11 @@ struct DecodeFourRows {
             __m512 key[4];  // a quarter of a register for each row
             HEED_UNROLL
             for (int i = 0; i < 4; ++i) {
-                const auto* from = reinterpret_cast<const float*>(k.first + (j + i) * k.step);
+                const char* from = k.first + (j + i) * k.step;
                 F<L> part[rows] = {};
                 HEED_UNROLL
                 for (int n = 0; n < NV; ++n) {
-                    const F<L> x = held(S::load(from + n * L));
+                    const F<L> x = held(Rows::template load<Isa, L>(from, n * L));
                     HEED_UNROLL
                     for (int r = 0; r < rows; ++r) {
                         const int at = r * NV + n;
@@ -73,13 +73,13 @@ struct DecodeFourRows {
             for (int n = 0; n < NV; ++n) { sum[r][n] = S::load(sums + (r * NV + n) * L); }
         }
         for (int j = 0; j < L; ++j) {
-            const auto* from = reinterpret_cast<const float*>(v.first + j * v.step);
+            const char* from = v.first + j * v.step;
             F<L> w[rows];
             HEED_UNROLL
             for (int r = 0; r < rows; ++r) { w[r] = S::all(group.weights[row + r][j]); }
             HEED_UNROLL
             for (int n = 0; n < NV; ++n) {
-                const F<L> x = held(S::load(from + n * L));
+                const F<L> x = held(Rows::template load<Isa, L>(from, n * L));
                 HEED_UNROLL
                 for (int r = 0; r < held_rows; ++r) { sum[r][n] += x * w[r]; }
                 HEED_UNROLL
