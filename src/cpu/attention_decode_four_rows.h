@@ -20,6 +20,29 @@ struct DecodeFourRows {
     using Group = typename DecodeSoftmax<Isa>::Group;
     static constexpr int rows = 4;
 
+    /// What passes after the first, which find everything in the first-level cache, ask for meanwhile: the rows after
+    /// these, a few lines of each.
+    struct Fetch {
+        const char* first;
+        std::int64_t step;
+        int line, lines;  ///< of each row; none: nothing
+
+        /// For pass n of `passes` over `rows`.
+        HEED_INLINE Fetch(const RowRun& rows, int n, int passes)
+            : first(rows.first + L * rows.step), step(rows.step), line(0), lines(0) {
+            constexpr int all = NV * L * Rows::bytes / 64;
+            if (n == 0) { return; }
+            const int share = (all + passes - 2) / (passes - 1);
+            line = (n - 1) * share;
+            lines = smaller(share, larger(all - line, 0));
+        }
+        /// Stays where it is written: left alone, the compiler moves requests together.
+        HEED_INLINE void row(std::int64_t j) const {
+            const char* at = first + j * step + line * 64;
+            for (int n = 0; n < lines; ++n) { asm volatile("prefetcht1 %0" : : "m"(at[n * 64])); }
+        }
+    };
+
     /// x is in a register from here on, not read again with each use.
     static HEED_INLINE F<L> held(F<L> x) {
         asm volatile("" : "+v"(x));
@@ -27,7 +50,7 @@ struct DecodeFourRows {
     }
 
     /// weights[row + r][n] = q_r . k_n for four rows
-    static HEED_INLINE void scores(const RowRun& k, const float* q, Group& group, int row) {
+    static HEED_INLINE void scores(const RowRun& k, const float* q, Group& group, int row, const Fetch& fetch) {
         constexpr int in_registers = smaller(rows * NV, 20);  // of q; the rest is read with each key
         F<L> y[in_registers];
         HEED_UNROLL
@@ -37,6 +60,7 @@ struct DecodeFourRows {
             HEED_UNROLL
             for (int i = 0; i < 4; ++i) {
                 const char* from = k.first + (j + i) * k.step;
+                fetch.row(j + i);
                 F<L> part[rows] = {};
                 HEED_UNROLL
                 for (int n = 0; n < NV; ++n) {
@@ -63,7 +87,7 @@ struct DecodeFourRows {
     }
 
     /// sums[r] += weights[row + r] V
-    static HEED_INLINE void add(const RowRun& v, const Group& group, float* sums, int row) {
+    static HEED_INLINE void add(const RowRun& v, const Group& group, float* sums, int row, const Fetch& fetch) {
         // With 32 sums one row of them stays in the first-level cache: there is time to load and store it.
         constexpr int held_rows = NV < 8 ? rows : rows - 1;
         F<L> sum[held_rows][NV];
@@ -74,6 +98,7 @@ struct DecodeFourRows {
         }
         for (int j = 0; j < L; ++j) {
             const char* from = v.first + j * v.step;
+            fetch.row(j);
             F<L> w[rows];
             HEED_UNROLL
             for (int r = 0; r < rows; ++r) { w[r] = S::all(group.weights[row + r][j]); }

@@ -12,15 +12,15 @@ template <class Isa>
 struct DecodeSoftmax {
     static constexpr int L = Isa::lanes;
     using S = Simd<Isa, L>;
-    static constexpr int most = decode_rows;
+    static constexpr int most = L == 16 ? 16 : decode_rows;  ///< rows; more than decode_rows only four at a time
     /// Keys whose positions, mask and bias are looked up together.
     static constexpr std::int64_t block_keys = pattern_keys;
 
     struct Scratch {
         RowTile* tile;
-        float* q;          ///< [8][key_stride], floats or pairs
-        float* sums;       ///< [8][value_stride]
-        float* add;        ///< [8][64] bias and mask
+        float* q;          ///< [most][key_stride], floats or pairs
+        float* sums;       ///< [most][value_stride]
+        float* add;        ///< [most][64] bias and mask
         float* staging_k;  ///< [L] copies of rows
         float* staging_v;
 
