@@ -1,8 +1,8 @@
 #pragma once
-#include "cpu/attention_decode_softmax.h"
+#include "cpu/attention_decode_four_rows.h"
 #include "cpu/attention_finish.h"
 
-/// Attention of at most eight rows (decoding), bound by memory: each key and value is read once, from end to end, for
+/// Attention of a few rows (decoding), bound by memory: each key and value is read once, from end to end, for
 /// all rows. The lanes run along the head in the products and along the keys in the softmax, which is taken anew for
 /// every few keys, so that K and V arrive as two steady streams.
 
@@ -20,7 +20,10 @@ public:
 
     /// Is the entry for this kernel? Dropout is left to the other one.
     static HEED_INLINE bool takes(const Call& call, const Split& split) {
-        return split.tiles == 1 && split.tile_rows <= most && !call.drop && call.keep.data == nullptr;
+        if (split.tiles != 1 || call.drop || call.keep.data != nullptr) { return false; }
+        constexpr std::int64_t long_enough = 512;  // to wait for memory
+        return split.tile_rows <= decode_rows ||
+               (split.tile_rows <= most && split.part_keys >= long_enough && in_fours(call));
     }
 
     /// The one tile of key/value head g over keys [key_begin, key_end).
@@ -43,7 +46,18 @@ public:
         __builtin_memset(scratch.sums, 0, static_cast<std::size_t>(most * value_stride) * 4);
         with_readers(call, k, v, [&]<class KeyRows, class ValueRows, bool Staged>() {
             load_queries<KeyRows>(call, tile, scratch.q);
-            with_rows(tile.rows, [&]<int R>() { run<KeyRows, ValueRows, Staged, R>(stream); });
+            with_rows(tile.rows, [&]<int R>() {
+#if defined(__AVX512F__)
+                if constexpr (KeyRows::Product::depth_per_lane == 1 && !Staged && R > 1) {
+                    const auto is = [&](std::int64_t size) {
+                        return call.head_size == size && call.value_size == size;
+                    };
+                    if (is(128)) { return run<KeyRows, ValueRows, Staged, R, 8>(stream); }
+                    if (is(64)) { return run<KeyRows, ValueRows, Staged, R, 4>(stream); }
+                }
+#endif
+                if constexpr (R <= decode_rows) { run<KeyRows, ValueRows, Staged, R, 0>(stream); }
+            });
         });
         float sum[most];
         for (int r = 0; r < tile.rows; ++r) { sum[r] = S::reduce_add(stream.sum[r]); }
@@ -58,6 +72,20 @@ public:
     }
 
 private:
+    /// Is there a kernel for more rows, four at a time? Not for pairs of bf16, whose rows are few enough for the other.
+    static HEED_INLINE bool in_fours(const Call& call) {
+#if defined(__AVX512F__) && !defined(__AVX512BF16__)
+        const bool sizes = call.head_size == call.value_size && (call.head_size == 64 || call.head_size == 128);
+        if (!sizes) { return false; }
+        if (call.pages != nullptr) {
+            return call.pages->k.storage == call.pages->v.storage && call.pages->k.storage != KvStorage::i4;
+        }
+        return call.k.dtype == call.v.dtype && call.k.column == 1 && call.v.column == 1;
+#else
+        return call.head_size < 0;
+#endif
+    }
+
     template <class Function>
     static HEED_INLINE void with_readers(const Call& call, const HeadRows& k, const HeadRows& v, Function&& function) {
         const bool whole = k.column == 1 && v.column == 1 && call.head_size % L == 0 && call.value_size % L == 0;
@@ -84,7 +112,10 @@ private:
     static HEED_INLINE void with_rows(int rows, Function&& function) {
         if (rows <= 1) { return function.template operator()<1>(); }
         if (rows <= 4) { return function.template operator()<4>(); }
-        function.template operator()<8>();
+        if constexpr (most > decode_rows) {
+            if (rows > decode_rows) { return function.template operator()<most>(); }
+        }
+        function.template operator()<decode_rows>();
     }
 
     /// Lanes of a row of queries.
@@ -112,7 +143,8 @@ private:
 
     /// Scores of one group, then values of the group before it, then weights of the first: a score is not asked for
     /// right after it was stored in pieces, which would cost a wait each time.
-    template <class KeyRows, class ValueRows, bool Staged, int R>
+    /// NV: vectors of a key and of a value, where the products know them; otherwise 0.
+    template <class KeyRows, class ValueRows, bool Staged, int R, int NV>
     static void run(Stream& stream) {
         Block block;
         Group groups[2];
@@ -127,6 +159,11 @@ private:
             // 0 * NaN is NaN: what is hidden must not be multiplied.
             if (partial && !are_finite<ValueRows>(v, stream.call.value_size)) {
                 add_seen_values<ValueRows>(stream, v, group);
+            } else if constexpr (NV > 0) {
+                using Four = DecodeFourRows<Isa, ValueRows, NV>;
+                for (int r = 0; r < R; r += 4) {
+                    Four::add(v, group, stream.scratch.sums + r * NV * L, r, typename Four::Fetch(v, r / 4, R / 4));
+                }
             } else {
                 add_values<ValueRows, R>(stream, v, group, ahead);
             }
@@ -139,16 +176,30 @@ private:
                 const std::int64_t count = smaller<std::int64_t>(L, to - j);
                 const RowRun k = find_rows<Isa, L, Staged>(stream.k, stream.call.head_size, j, count,
                                                            stream.scratch.staging_k, group.k_scale);
-                // Wanted next: the keys after these, and the values of these.
-                const std::int64_t next = j + 2 * L <= stream.end ? j + L : j;
-                ahead.keys(stream.k, stream.call.head_size, next);
-                ahead.values(stream.v, stream.call.value_size, j);
-                scores<KeyRows, R>(stream, k, group, ahead);
+                if constexpr (NV > 0) {
+                    using Four = DecodeFourRows<Isa, KeyRows, NV>;
+                    for (int r = 0; r < R; r += 4) {
+                        Four::scores(k, stream.scratch.q + r * NV * L, group, r, typename Four::Fetch(k, r / 4, R / 4));
+                    }
+                } else {
+                    // Wanted next: the keys after these, and the values of these.
+                    const std::int64_t next = j + 2 * L <= stream.end ? j + L : j;
+                    ahead.keys(stream.k, stream.call.head_size, next);
+                    ahead.values(stream.v, stream.call.value_size, j);
+                    scores<KeyRows, R>(stream, k, group, ahead);
+                }
                 add(groups[turn ^ 1]);
                 v = find_rows<Isa, L, Staged>(stream.v, stream.call.value_size, j, count, stream.scratch.staging_v,
                                               group.v_scale);
                 waiting = true;
                 partial = false;
+                if constexpr (NV > 0 && !KeyRows::scaled && !ValueRows::scaled) {
+                    if (block.plain && count == L) {
+                        HEED_UNROLL
+                        for (int r = 0; r < R; ++r) { Softmax::weigh_plain(stream, r, group); }
+                        continue;
+                    }
+                }
                 for (int r = 0; r < stream.tile.rows; ++r) {
                     partial = Softmax::template weigh<KeyRows, ValueRows>(stream, block, j - from, count, r, group) ||
                               partial;

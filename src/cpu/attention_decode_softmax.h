@@ -12,15 +12,15 @@ template <class Isa>
 struct DecodeSoftmax {
     static constexpr int L = Isa::lanes;
     using S = Simd<Isa, L>;
-    static constexpr int most = decode_rows;
+    static constexpr int most = L == 16 ? 16 : decode_rows;  ///< rows; more than decode_rows only four at a time
     /// Keys whose positions, mask and bias are looked up together.
     static constexpr std::int64_t block_keys = pattern_keys;
 
     struct Scratch {
         RowTile* tile;
-        float* q;          ///< [8][key_stride], floats or pairs
-        float* sums;       ///< [8][value_stride]
-        float* add;        ///< [8][64] bias and mask
+        float* q;          ///< [most][key_stride], floats or pairs
+        float* sums;       ///< [most][value_stride]
+        float* add;        ///< [most][64] bias and mask
         float* staging_k;  ///< [L] copies of rows
         float* staging_v;
 
@@ -58,6 +58,7 @@ struct DecodeSoftmax {
         std::int32_t positions[block_keys];
         bool mask = false;   ///< some row's window ends within
         bool dense = false;  ///< scratch.add holds something
+        bool plain = false;  ///< a score is only scaled
     };
 
     /// What becomes of L keys.
@@ -73,17 +74,24 @@ struct DecodeSoftmax {
     static bool look_up(const Stream& stream, std::int64_t begin, std::int64_t count, Block& block) {
         const Call& call = stream.call;
         const RowTile& tile = stream.tile;
-        std::int32_t least = 0;
-        std::int32_t last = 0;
-        fill_key_positions(call, stream.s, stream.keys, begin, count, block.positions, least, last);
-        for (std::int64_t n = count; n < block_keys; ++n) { block.positions[n] = least; }
+        auto least = static_cast<std::int32_t>(begin);
+        auto last = static_cast<std::int32_t>(begin + count - 1);
+        const auto find_positions = [&] {
+            fill_key_positions(call, stream.s, stream.keys, begin, count, block.positions, least, last);
+            for (std::int64_t n = count; n < block_keys; ++n) { block.positions[n] = least; }
+        };
+        if (stream.keys.explicit_positions) { find_positions(); }
         block.mask = false;
         for (int r = 0; r < tile.rows; ++r) { block.mask = block.mask || least < tile.low[r] || last > tile.high[r]; }
+        // In the plain case nobody asks, and the stream goes on.
+        block.plain = !block.mask && !call.alibi && call.cap <= 0;
+        if (!stream.keys.explicit_positions && (block.mask || call.alibi || call.pattern)) { find_positions(); }
         PatternRun seen;
         if (call.pattern && pattern_runs(call, stream.s, stream.keys, tile, begin, count, &seen) == 0) { return false; }
         const bool pattern = call.pattern && seen.cover == Cover::some;
         block.dense = call.bias.data != nullptr || call.allow.data != nullptr || pattern;
         if (!block.dense) { return true; }
+        block.plain = false;
         for (int r = 0; r < tile.rows; ++r) {
             float* row = stream.scratch.add + r * block_keys;
             dense_row<Isa>(call, tile, r, begin, count, row);
@@ -107,7 +115,8 @@ struct DecodeSoftmax {
         } else {
             x *= S::all(call.factor);
         }
-        const I<L> position = S::load(block.positions + at);
+        I<L> position = {};
+        if (call.alibi || block.mask) { position = S::load(block.positions + at); }
         if (call.alibi) {
             const F<L> away = __builtin_convertvector(S::all(tile.position[r]) - position, F<L>);
             x -= S::all(tile.slope[r]) * S::max(away, -away);
@@ -138,6 +147,16 @@ struct DecodeSoftmax {
         const I<L> seen = x != hidden;
         S::store(group.seen[r], seen);
         return !S::every(seen);
+    }
+
+    /// The same for a plain block and L keys.
+    static HEED_INLINE void weigh_plain(Stream& stream, int r, Group& group) {
+        const F<L> x = S::rounded(S::load(group.weights[r]) * S::all(stream.call.factor));
+        float& top = stream.largest[r];
+        if (!S::every(x <= S::all(top))) { raise(stream, x, r, top); }
+        const F<L> w = S::exp2(x - S::all(top == negative_infinity ? 0.0F : top));
+        stream.sum[r] += w;
+        S::store(group.weights[r], w);
     }
 
     /// A score above the largest so far: earlier sums shrink. NaN is passed over, as it is in the sums' own way.

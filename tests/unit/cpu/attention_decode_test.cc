@@ -1,0 +1,83 @@
+/// Few rows over many keys, as in decoding, against the reference: each number of rows that has code of its own, where
+/// keys are many enough to be taken by it.
+
+#include <cmath>
+#include <random>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include <heed/heed.h>
+
+namespace heed::testing {
+namespace {
+
+Tensor decode_numbers(Shape shape, unsigned seed, DType dtype) {
+    std::mt19937 generator(seed);
+    std::normal_distribution<float> normal;
+    Tensor t(DType::f32, shape);
+    for (std::int64_t n = 0; n < t.elements(); ++n) { t.as<float>()[n] = normal(generator); }
+    return t.to(dtype);
+}
+
+class FewRows : public ::testing::TestWithParam<DType> {};
+
+TEST_P(FewRows, EqualTheReference) {
+    const DType dtype = GetParam();
+    const double tolerance = dtype == DType::f32 ? 2e-6 : dtype == DType::f16 ? 2e-3 : 2e-2;
+    constexpr std::int64_t groups = 2, keys = 1100;
+    Context context(2);
+    for (const std::int64_t size : {64, 128}) {
+        const Tensor k = decode_numbers({1, groups, keys, size}, 1, dtype);
+        const Tensor v = decode_numbers({1, groups, keys, size}, 2, dtype);
+        for (const std::int64_t group : {1, 2, 4}) {
+            for (const std::int64_t rows : {1, 3, 4}) {
+                const Shape shape{1, groups * group, rows, size};
+                const Tensor q = decode_numbers(shape, 3, dtype);
+                Tensor slopes = decode_numbers({groups * group}, 4, DType::f32);
+                for (std::int64_t h = 0; h < groups * group; ++h) { slopes.as<float>()[h] *= 0.01F; }
+                const Tensor bias = decode_numbers({1, 1, rows, keys}, 5, DType::f32);
+                std::vector<AttentionOptions> variants(6);
+                variants[1].causal = true;
+                variants[2].window.left = 700;
+                variants[3].softcap = 5;
+                variants[4].alibi_slopes = slopes;
+                variants[5].bias = bias;
+                for (std::size_t n = 0; n < variants.size(); ++n) {
+                    Tensor out(dtype, shape), expected(dtype, shape);
+                    attend(context, q, k, v, out, variants[n]);
+                    variants[n].kernel = "reference";
+                    attend(context, q, k, v, expected, variants[n]);
+                    const Tensor got = out.to(DType::f32), wanted = expected.to(DType::f32);
+                    for (std::int64_t i = 0; i < got.elements(); ++i) {
+                        ASSERT_NEAR(got.as<float>()[i], wanted.as<float>()[i], tolerance)
+                            << "size " << size << ", group " << group << ", rows " << rows << ", variant " << n;
+                    }
+                }
+            }
+        }
+    }
+}
+
+TEST_P(FewRows, PassOverHiddenNaN) {
+    constexpr std::int64_t keys = 1100, size = 128, rows = 16;
+    const DType dtype = GetParam();
+    Tensor k = decode_numbers({1, 1, keys, size}, 1, DType::f32), v = decode_numbers({1, 1, keys, size}, 2, DType::f32);
+    const Tensor q = decode_numbers({1, 1, rows, size}, 3, dtype);
+    for (std::int64_t e = 0; e < size; ++e) { v.as<float>()[(keys - 1) * size + e] = std::nanf(""); }
+    const Tensor k_stored = k.to(dtype), v_stored = v.to(dtype);
+    Tensor out(dtype, {1, 1, rows, size});
+    Context context(1);
+    attend(context, q, k_stored, v_stored, out, {.causal = true});  // the last key belongs to the last row alone
+    const Tensor got = out.to(DType::f32);
+    for (std::int64_t i = 0; i < rows * size; ++i) {
+        EXPECT_EQ(std::isnan(got.as<float>()[i]), i >= (rows - 1) * size) << i;
+    }
+}
+
+INSTANTIATE_TEST_SUITE_P(Types, FewRows, ::testing::Values(DType::f32, DType::bf16, DType::f16),
+                         [](const auto& each) { return std::string(name_of(each.param)); });
+
+}  // namespace
+}  // namespace heed::testing
