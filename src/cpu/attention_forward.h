@@ -9,15 +9,16 @@ namespace heed::cpu {
 template <class Isa, class Product>
 struct ForwardScratch {
     RowTile* tiles;
-    float* q;        ///< [tiles_per_task][depth][64]
-    float* sums;     ///< [tiles_per_task][64][value_stride]
-    float* largest;  ///< [tiles_per_task][64]
-    float* sum;      ///< [tiles_per_task][64]
-    float* staging;  ///< [64][row_stride] query rows on their way to q
-    float* now;      ///< [64]
-    float* alpha;    ///< [64]
-    bool* fresh;     ///< [tiles_per_task] nothing has been summed yet
-    float* pairs;    ///< [keys/2][64] weights as pairs of bf16
+    float* q;             ///< [tiles_per_task][depth][64]
+    float* sums;          ///< [tiles_per_task][64][value_stride]
+    float* largest;       ///< [tiles_per_task][64]
+    float* sum;           ///< [tiles_per_task][64]
+    float* staging;       ///< [64][row_stride] query rows on their way to q
+    float* now;           ///< [64]
+    float* alpha;         ///< [64]
+    bool* fresh;          ///< [tiles_per_task] nothing has been summed yet
+    float* pairs;         ///< [keys/2][64] weights as pairs of bf16
+    BiasRows* bias_rows;  ///< [tiles_per_task]
     PackScratch pack;
     ScoreScratch score;
 
@@ -36,10 +37,10 @@ struct ForwardScratch {
         s.alpha = arena.take<float>(most_rows);
         s.fresh = arena.take<bool>(count);
         s.pairs = arena.take<float>((z.keys + 1) / 2 * most_rows);
+        s.bias_rows = arena.take<BiasRows>(count);
         s.pack = PackScratch::take(arena, z.keys * z.key_stride, z.keys * z.value_stride);
         s.score.scores = arena.take<float>((z.keys + 1) * most_rows);
         const bool dense = call.bias.data != nullptr || call.allow.data != nullptr || call.pattern;
-        s.score.add = arena.take<float>(dense ? z.keys * most_rows : 0);
         s.score.rows = arena.take<float>(dense ? most_rows * round_up(z.keys, 16) : 0);
         s.score.positions = arena.take<std::int32_t>(z.keys);
         if (to != nullptr) { *to = s; }
@@ -58,12 +59,14 @@ public:
                      const Scratch& scratch, const Partial* partial) {
         const Sizes<Isa, Product> z(call);
         const Keys keys = keys_of(call, s);
+        const bool dense = call.bias.data != nullptr || call.allow.data != nullptr;
         std::int64_t begin = key_end;
         std::int64_t end = key_begin;
         for (std::int64_t t = 0; t < tiles; ++t) {
             RowTile& tile = scratch.tiles[t];
             fill_rows(call, s, keys, split, b, g, first_tile + t, Isa::lanes, tile);
             pack_queries<Isa, Product>(call, tile, scratch.staging, scratch.q + t * z.depth * most_rows);
+            if (dense) { scratch.bias_rows[t].fill(call, tile); }
             scratch.fresh[t] = true;
             for (int r = 0; r < most_rows; ++r) {
                 scratch.largest[t * most_rows + r] = negative_infinity;
@@ -77,6 +80,7 @@ public:
         begin = larger(begin, key_begin);
         begin -= (begin - key_begin) % call.tile_keys;
         end = smaller(end, key_end);
+        if (dense && begin < end) { NextBias{scratch.bias_rows, scratch.tiles[0].rows, begin, end}.ahead(call).rest(); }
         const std::int64_t stride = pattern_blocks * call.tile_keys;
         for (std::int64_t j = begin; j < end; j += call.tile_keys) {
             if (call.pattern && (j - begin) % stride == 0) {
@@ -104,11 +108,15 @@ public:
                     pack_values<Isa, Product>(call, s, g, scratch.pack, block);
                     packed = true;
                 }
+                const std::int64_t after = t + 1 < tiles ? t + 1 : 0;
+                const std::int64_t from = t + 1 < tiles ? j : j + call.tile_keys;
+                const NextBias next{dense && from < end ? scratch.bias_rows + after : nullptr,
+                                    scratch.tiles[after].rows, from, end};
                 with_lanes<Isa>(tile.lanes, [&]<int L>() {
-                    if (!call.pattern) { step<L>(call, tile, keys, block, Cover::all, t, scratch); }
+                    if (!call.pattern) { step<L>(call, tile, keys, block, Cover::all, next, t, scratch); }
                     for (int n = 0; call.pattern && n < seen; ++n) {
                         KeyBlock part = block.template part<Product>(runs[n].begin, runs[n].end);
-                        step<L>(call, tile, keys, part, runs[n].cover, t, scratch);
+                        step<L>(call, tile, keys, part, runs[n].cover, next, t, scratch);
                     }
                 });
             }
@@ -129,7 +137,7 @@ public:
 private:
     template <int L>
     static void step(const Call& call, const RowTile& tile, const Keys& keys, KeyBlock& block, Cover pattern,
-                     std::int64_t t, const Scratch& scratch) {
+                     const NextBias& next, std::int64_t t, const Scratch& scratch) {
         const Sizes<Isa, Product> z(call);
         float* scores = scratch.score.scores;
         const std::int64_t stride = tile.lanes * tile.vectors;
@@ -141,10 +149,8 @@ private:
         if (is_plain(call, tile, block, pattern)) {
             scored = plain_scores<Isa, Product, L>(call, tile, block, q, z.depth, scores, scratch.now);
         } else {
-            fetch_dense(call, tile, block);
-            raw_scores<Isa, Product, L>(tile, block, q, z.depth, scores);
-            const bool dense = dense_add<Isa, L>(call, tile, keys, block, pattern, scratch.score);
-            scored = adjust_scores<Isa, L>(call, tile, block, dense, scores, scratch.score.add, nullptr, scratch.now);
+            scored = score_block<Isa, Product, L>(call, tile, keys, block, pattern, scratch.bias_rows[t], next, q,
+                                                  z.depth, scratch.score, nullptr, scratch.now);
         }
         const bool careful = scored.partial && !values_finite<Isa, Product>(call, block);
         const bool drops = call.drop || call.keep.data != nullptr;
