@@ -211,9 +211,11 @@ Scored score_block(const Call& call, const RowTile& tile, const Keys& keys, cons
     const std::int64_t block_end = block.begin + block.count;
     const bool asks = call.bias.data != nullptr || call.allow.data != nullptr;
     DenseRows dense(call, tile, pattern, rows, scratch);
+    const bool adjusts = dense.any || call.alibi || call.cap > 0;
+    const std::int64_t together = adjusts ? adjusted_keys : block.count;
     Scored scored{.factor = 1, .partial = false};
-    for (std::int64_t from = 0; from < block.count; from += adjusted_keys) {
-        const std::int64_t to = smaller(from + adjusted_keys, block.count);
+    for (std::int64_t from = 0; from < block.count; from += together) {
+        const std::int64_t to = smaller(from + together, block.count);
         const KeyBlock part = block.template part<Product>(from, to);
         float* scores = scratch.scores + from * stride;
         if (asks) {

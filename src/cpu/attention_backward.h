@@ -168,8 +168,10 @@ private:
         block.k_stride = panel.k_stride;
         for (int r = 0; r < most_rows; ++r) { scratch.largest[r] = negative_infinity; }
         BiasRows bias_rows;
-        bias_rows.fill(call, tile);
-        NextBias{&bias_rows, tile.rows, block.begin, block.begin + count}.ahead(call).rest();
+        if (call.bias.data != nullptr || call.allow.data != nullptr) {
+            bias_rows.fill(call, tile);
+            NextBias{&bias_rows, tile.rows, block.begin, block.begin + count}.ahead(call).rest();
+        }
         const Scored scored =
             score_block<Isa, Product, L>(call, tile, keys, block, pattern, bias_rows, {}, scratch.q_columns,
                                          z.score_depth, scratch.score, scratch.cap_slope, scratch.largest);
