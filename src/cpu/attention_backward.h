@@ -176,14 +176,17 @@ private:
         block.positions = scratch.score.positions;
         const std::int64_t stride = tile.lanes * tile.vectors;
 
-        fetch_dense(call, tile, block);
         block.k = panel.k + offset * panel.k_stride;
         block.k_stride = panel.k_stride;
-        raw_scores<Isa, Product, L>(tile, block, scratch.q_columns, z.score_depth, scratch.score.scores);
-        const bool dense = dense_add<Isa, L>(call, tile, keys, block, pattern, scratch.score);
         for (int r = 0; r < most_rows; ++r) { scratch.largest[r] = negative_infinity; }
-        const Scored scored = adjust_scores<Isa, L>(call, tile, block, dense, scratch.score.scores, scratch.score.add,
-                                                    scratch.cap_slope, scratch.largest);
+        BiasRows bias_rows;
+        if (call.bias.data != nullptr || call.allow.data != nullptr) {
+            bias_rows.fill(call, tile);
+            NextBias{&bias_rows, tile.rows, block.begin, block.begin + count}.ahead(call).rest();
+        }
+        const Scored scored =
+            score_block<Isa, Product, L>(call, tile, keys, block, pattern, bias_rows, {}, scratch.q_columns,
+                                         z.score_depth, scratch.score, scratch.cap_slope, scratch.largest);
         KeyBlock values = block;
         values.k = panel.v + offset * panel.v_stride;
         values.k_stride = panel.v_stride;

@@ -104,7 +104,6 @@ struct BackwardScratch {
         s.w_pairs = floats(pairs ? tile / 2 : 0);
         s.dx_pairs = floats(pairs ? tile / 2 : 0);
         s.dx_key_pairs = floats(pairs ? tile / 2 + most_rows : 0);
-        s.score.add = floats(dense ? tile : 0);
         s.score.rows = floats(dense ? most_rows * round_up(z.keys, 16) : 0);
         s.score.positions = arena.take<std::int32_t>(static_cast<std::size_t>(z.keys));
         s.k = floats(super_keys * z.head_stride);

@@ -35,16 +35,17 @@ private:
 template <class Isa, class Product>
 struct ForwardScratch {
     RowTile* tiles;
-    float* q;           ///< [tiles_per_task][depth][64]
-    float* sums;        ///< [tiles_per_task][64][value_stride]
-    float* largest;     ///< [tiles_per_task][64]
-    float* sum;         ///< [tiles_per_task][64]
-    float* staging;     ///< [64][row_stride] query rows on their way to q
-    float* now;         ///< [64]
-    float* alpha;       ///< [64]
-    bool* fresh;        ///< [tiles_per_task] nothing has been summed yet
-    float* pairs;       ///< [keys/2][64] weights as pairs of bf16
-    PatternWork* work;  ///< [tiles_per_task] with a pattern
+    float* q;             ///< [tiles_per_task][depth][64]
+    float* sums;          ///< [tiles_per_task][64][value_stride]
+    float* largest;       ///< [tiles_per_task][64]
+    float* sum;           ///< [tiles_per_task][64]
+    float* staging;       ///< [64][row_stride] query rows on their way to q
+    float* now;           ///< [64]
+    float* alpha;         ///< [64]
+    bool* fresh;          ///< [tiles_per_task] nothing has been summed yet
+    float* pairs;         ///< [keys/2][64] weights as pairs of bf16
+    BiasRows* bias_rows;  ///< [tiles_per_task]
+    PatternWork* work;    ///< [tiles_per_task] with a pattern
     PackScratch pack;
     ScoreScratch score;
     NextHead next;
@@ -65,10 +66,10 @@ struct ForwardScratch {
         s.fresh = arena.take<bool>(count);
         s.pairs = arena.take<float>((z.keys + 1) / 2 * most_rows);
         s.work = arena.take<PatternWork>(call.pattern ? count : 0);
+        s.bias_rows = arena.take<BiasRows>(count);
         s.pack = PackScratch::take(arena, z.keys * z.key_stride, z.keys * z.value_stride);
         s.score.scores = arena.take<float>((z.keys + 1) * most_rows);
         const bool dense = call.bias.data != nullptr || call.allow.data != nullptr || call.pattern;
-        s.score.add = arena.take<float>(dense ? z.keys * most_rows : 0);
         s.score.rows = arena.take<float>(dense ? most_rows * round_up(z.keys, 16) : 0);
         s.score.positions = arena.take<std::int32_t>(z.keys);
         if (to != nullptr) { *to = s; }
@@ -87,6 +88,7 @@ public:
                      const Scratch& scratch, const Partial* partial) {
         const Sizes<Isa, Product> z(call);
         const Keys keys = keys_of(call, s);
+        const bool dense = call.bias.data != nullptr || call.allow.data != nullptr;
         std::int64_t begin = key_end;
         std::int64_t end = key_begin;
         RowsAhead ahead;  // of out
@@ -95,6 +97,7 @@ public:
             fill_rows(call, s, keys, split, b, g, first_tile + t, Isa::lanes, tile);
             pack_queries<Isa, Product>(call, tile, scratch.staging, scratch.q + t * z.depth * most_rows);
             if (partial == nullptr && tile.rows == most_rows) { ahead.add(call.out, tile, call.value_size); }
+            if (dense) { scratch.bias_rows[t].fill(call, tile); }
             scratch.fresh[t] = true;
             for (int r = 0; r < most_rows; ++r) {
                 scratch.largest[t * most_rows + r] = negative_infinity;
@@ -108,6 +111,7 @@ public:
         begin = larger(begin, key_begin);
         begin -= (begin - key_begin) % call.tile_keys;
         end = smaller(end, key_end);
+        if (dense && begin < end) { NextBias{scratch.bias_rows, scratch.tiles[0].rows, begin, end}.ahead(call).rest(); }
         const std::int64_t stride = pattern_blocks * call.tile_keys;
         for (std::int64_t j = begin; j < end; j += call.tile_keys) {
             const std::int64_t number = call.pattern ? (j - begin) % stride / call.tile_keys : 0;
@@ -137,12 +141,16 @@ public:
                     pack_values<Isa, Product>(call, s, g, scratch.pack, block);
                     packed = true;
                 }
+                const std::int64_t after = t + 1 < tiles ? t + 1 : 0;
+                const std::int64_t from = t + 1 < tiles ? j : j + call.tile_keys;
+                const NextBias next{dense && from < end ? scratch.bias_rows + after : nullptr,
+                                    scratch.tiles[after].rows, from, end};
                 with_lanes<Isa>(tile.lanes, [&]<int L>() {
-                    if (!call.pattern) { step<L>(call, tile, keys, block, Cover::all, t, ahead, scratch); }
+                    if (!call.pattern) { step<L>(call, tile, keys, block, Cover::all, next, t, ahead, scratch); }
                     for (int n = 0; call.pattern && n < seen; ++n) {
                         const PatternRun& run = scratch.work[t].runs[number][n];
                         KeyBlock part = block.template part<Product>(run.begin, run.end);
-                        step<L>(call, tile, keys, part, run.cover, t, ahead, scratch);
+                        step<L>(call, tile, keys, part, run.cover, next, t, ahead, scratch);
                     }
                 });
             }
@@ -163,7 +171,7 @@ public:
 private:
     template <int L>
     static void step(const Call& call, const RowTile& tile, const Keys& keys, KeyBlock& block, Cover pattern,
-                     std::int64_t t, RowsAhead& ahead, const Scratch& scratch) {
+                     const NextBias& next, std::int64_t t, RowsAhead& ahead, const Scratch& scratch) {
         const Sizes<Isa, Product> z(call);
         float* scores = scratch.score.scores;
         const std::int64_t stride = tile.lanes * tile.vectors;
@@ -176,10 +184,8 @@ private:
         if (is_plain(call, tile, block, pattern)) {
             scored = plain_scores<Isa, Product, L>(call, tile, block, q, z.depth, scores, scratch.now);
         } else {
-            fetch_dense(call, tile, block);
-            raw_scores<Isa, Product, L>(tile, block, q, z.depth, scores);
-            const bool dense = dense_add<Isa, L>(call, tile, keys, block, pattern, scratch.score);
-            scored = adjust_scores<Isa, L>(call, tile, block, dense, scores, scratch.score.add, nullptr, scratch.now);
+            scored = score_block<Isa, Product, L>(call, tile, keys, block, pattern, scratch.bias_rows[t], next, q,
+                                                  z.depth, scratch.score, nullptr, scratch.now);
         }
         scratch.next.fetch_keys();
         const bool careful = scored.partial && !values_finite<Isa, Product>(call, block);

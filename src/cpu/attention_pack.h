@@ -226,13 +226,22 @@ HEED_INLINE float value_at(const KeyBlock& block, std::int64_t j, std::int64_t e
 template <class Isa, class Product>
 HEED_INLINE bool all_finite(const float* from, std::int64_t count) {
     // An exponent of all ones; of pairs of bf16 each half has its own.
-    std::uint32_t bad = 0;
-    for (std::int64_t n = 0; n < count; ++n) {
-        const std::uint32_t word = bits_of(from[n]);
-        bad |= (word & 0x7f800000U) == 0x7f800000U ? 1U : 0U;
-        if constexpr (Product::depth_per_lane == 2) { bad |= (word & 0x7f80U) == 0x7f80U ? 1U : 0U; }
+    constexpr int L = Isa::lanes;
+    const U<L> exponent = Simd<Isa, L>::all(0x7f800000U);
+    I<L> bad = {};
+    std::uint32_t bad_rest = 0;
+    std::int64_t n = 0;
+    for (; n + L <= count; n += L) {
+        const auto word = U<L>(Simd<Isa, L>::load(from + n));
+        bad |= (word & exponent) == exponent;
+        if constexpr (Product::depth_per_lane == 2) { bad |= ((word << 16) & exponent) == exponent; }
     }
-    return bad == 0;
+    for (; n < count; ++n) {
+        const std::uint32_t word = bits_of(from[n]);
+        bad_rest |= (word & 0x7f800000U) == 0x7f800000U ? 1U : 0U;
+        if constexpr (Product::depth_per_lane == 2) { bad_rest |= (word & 0x7f80U) == 0x7f80U ? 1U : 0U; }
+    }
+    return bad_rest == 0 && Simd<Isa, L>::every(bad == I<L>{});
 }
 
 /// Looked up once a block: 0 * NaN is NaN, so a tile that hides something needs finite values or care.

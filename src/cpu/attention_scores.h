@@ -36,12 +36,22 @@ struct KeyBlock {
 /// Scratch for scores of a tile: one of these a worker.
 struct ScoreScratch {
     float* scores;            ///< [keys][stride]
-    float* add;               ///< [keys][stride], the dense bias and mask
-    float* rows;              ///< [64][keys] the same before transposing
+    float* rows;              ///< [64][keys] bias and mask, where they cannot be read where they lie
     std::int32_t* positions;  ///< [keys]
 };
 
-/// Odd polynomial below 0.8, exponential above. Relative error about 2e-7.
+/// tanh y where z = y * y is at most small_square: relative error 4e-8 before rounding.
+constexpr float small_square = 0.12F;
+template <class Isa, int L>
+HEED_INLINE F<L> tanh_of_small(F<L> y, F<L> z) {
+    using S = Simd<Isa, L>;
+    F<L> p = S::all(-4.924069356e-02F);
+    p = p * z + S::all(1.330112323e-01F);
+    p = p * z + S::all(-3.333270215e-01F);
+    return y + y * (z * p);
+}
+
+/// Odd polynomials below 0.8, exponential above. Relative error about 2e-7.
 template <class Isa, int L>
 HEED_INLINE F<L> tanh(F<L> y) {
     using S = Simd<Isa, L>;
@@ -52,7 +62,8 @@ HEED_INLINE F<L> tanh(F<L> y) {
     p = p * z + S::all(-5.385233157e-02F);
     p = p * z + S::all(1.333222103e-01F);
     p = p * z + S::all(-3.333329736e-01F);
-    const F<L> small = y + y * (z * p);
+    const F<L> medium = y + y * (z * p);
+    const F<L> small = z <= S::all(small_square) ? tanh_of_small<Isa, L>(y, z) : medium;
     const auto is_small = z <= S::all(0.64F);
     if (S::every(is_small)) { return small; }
     // 1 - 2/(e^2|y| + 1), with the sign of y; y beyond 10 is 1 in float32.
@@ -61,6 +72,22 @@ HEED_INLINE F<L> tanh(F<L> y) {
     const F<L> large = S::all(1.0F) - S::all(2.0F) / (e + S::all(1.0F));
     const F<L> with_sign = y < S::all(0.0F) ? -large : large;
     return is_small ? small : (y == y ? with_sign : y);
+}
+
+/// y = tanh y for G vectors, the same bits; quick while all are small, as scores well under the cap are.
+template <class Isa, int L, int G>
+HEED_INLINE void tanh_each(F<L> (&y)[G]) {
+    using S = Simd<Isa, L>;
+    F<L> z[G];
+    HEED_UNROLL
+    for (int g = 0; g < G; ++g) { z[g] = y[g] * y[g]; }
+    // As integers squares compare like floats, and a NaN cannot hide another vector's number.
+    I<L> most = I<L>(z[0]);
+    HEED_UNROLL
+    for (int g = 1; g < G; ++g) { most = I<L>(z[g]) > most ? I<L>(z[g]) : most; }
+    const bool quick = S::every(most <= I<L>(S::all(small_square)));
+    HEED_UNROLL
+    for (int g = 0; g < G; ++g) { y[g] = quick ? tanh_of_small<Isa, L>(y[g], z[g]) : tanh<Isa, L>(y[g]); }
 }
 
 /// Vectors [first, last) of the tile that see some of keys [begin, end), by index.
@@ -76,8 +103,9 @@ HEED_INLINE void vectors_seeing(const RowTile& tile, std::int64_t begin, std::in
 }
 
 /// Step 1: scores[key][row] = q . k for the keys and vectors that have something to see.
-template <class Isa, class Product, int L>
-void raw_scores(const RowTile& tile, const KeyBlock& block, const float* q, std::int64_t depth, float* scores) {
+template <class Isa, class Product, int L, class Beside = NothingBeside>
+void raw_scores(const RowTile& tile, const KeyBlock& block, const float* q, std::int64_t depth, float* scores,
+                Beside&& beside = {}) {
     const std::int64_t stride = tile.lanes * tile.vectors;
     const std::int64_t end = block.begin + block.count;
     // On a diagonal the keys fall into runs, each seen by the same vectors.
@@ -94,7 +122,7 @@ void raw_scores(const RowTile& tile, const KeyBlock& block, const float* q, std:
             const std::int64_t at = j - block.begin;
             matrix_set<Isa, Product, L, Walk::along_row>(block.k + at * block.k_stride, block.k_stride, q + first * L,
                                                          stride, depth, scores + at * stride + first * L, stride,
-                                                         next - j, last - first);
+                                                         next - j, last - first, nullptr, beside);
         }
         j = next;
     }
@@ -106,20 +134,57 @@ HEED_INLINE const char* pair_row(const Tensor4& t, const RowTile& tile, std::int
     return t.data + at * static_cast<std::int64_t>(t.element_size);
 }
 
-/// Asks for the tile's bias and mask while the scores are being computed: a row of them is a jump in memory.
-HEED_INLINE void fetch_dense(const Call& call, const RowTile& tile, const KeyBlock& block) {
-    const Tensor4* both[2] = {&call.bias, &call.allow};
-    for (const Tensor4* t : both) {
-        if (t->data == nullptr || t->column != 1) { continue; }
-        const int rows = t->row == 0 ? 1 : tile.rows;
-        for (int r = 0; r < rows; ++r) {
-            const char* row = pair_row(*t, tile, r, block.begin);
-            for (std::int64_t at = 0; at < block.count * t->element_size; at += 64) {
-                __builtin_prefetch(row + at, 0, 2);
-            }
+/// Where the bias and the allow-mask of a tile's rows begin, at key 0; null where there is none.
+struct BiasRows {
+    const char* bias[most_rows];
+    const char* allow[most_rows];
+
+    HEED_INLINE void fill(const Call& call, const RowTile& tile) {
+        for (int r = 0; r < tile.rows; ++r) {
+            bias[r] = call.bias.data == nullptr ? nullptr : pair_row(call.bias, tile, r, 0);
+            allow[r] = call.allow.data == nullptr ? nullptr : pair_row(call.allow, tile, r, 0);
         }
     }
-}
+};
+
+/// Asks for the bias of keys to come (the mask where there is no bias), a line each time it is called: each row is a
+/// jump in memory, which nobody else foresees. Into the second-level cache, as rows that are whole pages apart share a
+/// few lines of the first.
+class BiasAhead {
+public:
+    /// Nothing to ask for.
+    BiasAhead() = default;
+
+    /// Keys [begin, end) of `count` rows.
+    HEED_INLINE BiasAhead(const Call& call, const BiasRows& rows, int count, std::int64_t begin, std::int64_t end) {
+        const bool bias = call.bias.data != nullptr;
+        const Tensor4& t = bias ? call.bias : call.allow;
+        if (t.data == nullptr || t.column != 1) { return; }
+        rows_ = bias ? rows.bias : rows.allow;
+        count_ = t.row == 0 && t.h == 0 ? 1 : count;
+        at_ = begin * t.element_size;
+        end_ = end * t.element_size;
+    }
+
+    HEED_INLINE void operator()() {
+        if (at_ >= end_) { return; }
+        __builtin_prefetch(rows_[row_] + at_, 0, 2);
+        if (++row_ == count_) {
+            row_ = 0;
+            at_ += 64;
+        }
+    }
+
+    HEED_INLINE void rest() {
+        while (at_ < end_) { (*this)(); }
+    }
+
+private:
+    const char* const* rows_ = nullptr;
+    int count_ = 0;
+    int row_ = 0;
+    std::int64_t at_ = 0, end_ = 0;  ///< bytes from the rows' beginnings
+};
 
 /// to[n] = what bias and allow-mask add to row r's score of key begin + n, -infinity where hidden.
 template <class Isa>
@@ -146,33 +211,6 @@ HEED_INLINE void hide_by_pattern(const Call& call, const RowTile& tile, const Ke
     std::uint8_t allowed[most_tile_keys];
     pattern_row(call, tile, keys, r, begin, count, positions, allowed);
     for (std::int64_t n = 0; n < count; ++n) { row[n] = allowed[n] != 0 ? row[n] : negative_infinity; }
-}
-
-/// Bias, allow-mask and pattern of a tile as numbers to add, -infinity where hidden, transposed like the scores.
-/// Returns false where there is nothing dense to add.
-template <class Isa, int L>
-bool dense_add(const Call& call, const RowTile& tile, const Keys& keys, const KeyBlock& block, Cover pattern,
-               const ScoreScratch& scratch) {
-    const bool use_pattern = call.pattern && pattern == Cover::some;
-    const Tensor4& bias = call.bias;
-    const Tensor4& allow = call.allow;
-    if (bias.data == nullptr && allow.data == nullptr && !use_pattern) { return false; }
-    const std::int64_t stride = tile.lanes * tile.vectors;
-    if (allow.data == nullptr && !use_pattern && bias.dtype == DType::f32 && bias.column == 1) {
-        transpose_rows<Isa, L>(
-            [&](std::int64_t r) { return reinterpret_cast<const float*>(pair_row(bias, tile, r, block.begin)); },
-            tile.rows, block.count, scratch.add, stride);
-        return true;
-    }
-    const std::int64_t pitch = round_up(call.tile_keys, 16);
-    for (int r = 0; r < tile.rows; ++r) {
-        float* row = scratch.rows + r * pitch;
-        dense_row<Isa>(call, tile, r, block.begin, block.count, row);
-        if (use_pattern) { hide_by_pattern(call, tile, keys, r, block.begin, block.count, block.positions, row); }
-    }
-    transpose_rows<Isa, L>([&](std::int64_t r) { return scratch.rows + r * pitch; }, tile.rows, block.count,
-                           scratch.add, stride);
-    return true;
 }
 
 /// What the second pass needs to know of the first.
@@ -206,94 +244,6 @@ Scored plain_scores(const Call& call, const RowTile& tile, const KeyBlock& block
         S::store(largest + n * L, S::max(scaled, S::load(largest + n * L)));
     }
     return {.factor = call.factor, .partial = false};
-}
-
-/// Steps 2 to 4 in place over vector n, keys [begin, end) of the block; returns the largest (in the domain of the
-/// scores as stored). Slope, where derivative is wanted: 1 - tanh^2 of the soft-cap.
-template <class Isa, int L, bool Cap, bool Dense, bool Alibi, bool Mask, bool Scale>
-HEED_INLINE F<L> adjust(const Call& call, const RowTile& tile, const KeyBlock& block, int n, std::int64_t begin,
-                        std::int64_t end, float* scores, const float* add, float* cap_slope, F<L> largest) {
-    using S = Simd<Isa, L>;
-    const std::int64_t stride = tile.lanes * tile.vectors;
-    const I<L> low = S::load(tile.low + n * L);
-    const I<L> high = S::load(tile.high + n * L);
-    const F<L> at = __builtin_convertvector(S::load(tile.position + n * L), F<L>);
-    const F<L> slope = S::load(tile.slope + n * L);
-    const F<L> hidden = S::all(negative_infinity);
-    for (std::int64_t j = begin; j < end; ++j) {
-        float* place = scores + j * stride + n * L;
-        F<L> x = S::load(place);
-        if constexpr (Cap) {
-            const F<L> t = tanh<Isa, L>(x * S::all(call.inverse_cap));
-            if (cap_slope != nullptr) { S::store(cap_slope + j * stride + n * L, S::all(1.0F) - t * t); }
-            x = t * S::all(call.cap);
-        } else if constexpr (Scale) {
-            x *= S::all(call.factor);
-        }
-        if constexpr (Alibi) {
-            const F<L> away = at - S::all(static_cast<float>(block.positions[j]));
-            x -= slope * S::max(away, -away);
-        }
-        if constexpr (Dense) {
-            const F<L> more = S::load(add + j * stride + n * L);
-            x = more == hidden ? hidden : x + more * S::all(1.44269504F);
-        }
-        if constexpr (Mask) {
-            const I<L> position = S::all(block.positions[j]);
-            x = ((position >= low) & (position <= high)) ? x : hidden;
-        }
-        if constexpr (Cap || Dense || Alibi || Mask || Scale) { S::store(place, x); }
-        largest = S::max(x, largest);
-    }
-    return largest;
-}
-
-/// Steps 2 to 4 over the whole tile; largest[row] is raised. Keys that a vector does not see at all are left alone.
-template <class Isa, int L>
-Scored adjust_scores(const Call& call, const RowTile& tile, const KeyBlock& block, bool dense, float* scores,
-                     const float* add, float* cap_slope, float* largest) {
-    const bool cap = call.cap > 0;
-    const bool scale = !cap && (dense || call.alibi || !(call.factor > 0));
-    Scored scored{.factor = cap || scale ? 1.0F : call.factor, .partial = dense};
-    const std::int64_t block_end = block.begin + block.count;
-    for (int n = 0; n < tile.vectors; ++n) {
-        const std::int64_t begin = larger<std::int64_t>(tile.some_begin[n], block.begin);
-        const std::int64_t end = smaller<std::int64_t>(tile.some_end[n], block_end);
-        const std::int64_t all_begin = smaller(end, larger<std::int64_t>(tile.all_begin[n], begin));
-        const std::int64_t all_end = smaller(end, larger<std::int64_t>(tile.all_end[n], all_begin));
-        F<L> most = Simd<Isa, L>::all(negative_infinity);
-        scored.partial =
-            scored.partial || begin != all_begin || end != all_end || begin != block.begin || end != block_end;
-        const auto run = [&]<bool Cap, bool Dense, bool Alibi, bool Scale>() {
-            const auto part = [&]<bool Mask>(std::int64_t from, std::int64_t to) {
-                if (from < to) {
-                    most = adjust<Isa, L, Cap, Dense, Alibi, Mask, Scale>(
-                        call, tile, block, n, from - block.begin, to - block.begin, scores, add, cap_slope, most);
-                }
-            };
-            part.template operator()<true>(begin, all_begin);
-            part.template operator()<false>(all_begin, all_end);
-            part.template operator()<true>(all_end, end);
-        };
-        const int kind = (cap ? 4 : 0) + (dense ? 2 : 0) + (call.alibi ? 1 : 0);
-        switch (kind) {
-            case 0:
-                scale ? run.template operator()<false, false, false, true>()
-                      : run.template operator()<false, false, false, false>();
-                break;
-            case 1: run.template operator()<false, false, true, true>(); break;
-            case 2: run.template operator()<false, true, false, true>(); break;
-            case 3: run.template operator()<false, true, true, true>(); break;
-            case 4: run.template operator()<true, false, false, false>(); break;
-            case 5: run.template operator()<true, false, true, false>(); break;
-            case 6: run.template operator()<true, true, false, false>(); break;
-            default: run.template operator()<true, true, true, false>(); break;
-        }
-        Simd<Isa, L>::store(largest + n * L,
-                            Simd<Isa, L>::max(Simd<Isa, L>::rounded(most * Simd<Isa, L>::all(scored.factor)),
-                                              Simd<Isa, L>::load(largest + n * L)));
-    }
-    return scored;
 }
 
 }  // namespace heed::cpu

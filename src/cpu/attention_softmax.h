@@ -1,5 +1,5 @@
 #pragma once
-#include "cpu/attention_scores.h"
+#include "cpu/attention_adjust.h"
 
 /// Steps 5 and 6 for a tile: weights relative to the running maximum, dropout, and the form that the product with V
 /// reads.

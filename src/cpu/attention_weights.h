@@ -62,7 +62,6 @@ private:
         b.sum = floats(most_rows);
         b.pack = PackScratch::take(arena, z.keys * z.key_stride, 0);
         b.score.scores = floats((z.keys + 1) * most_rows);
-        b.score.add = floats(z.keys * most_rows);
         b.score.rows = floats(most_rows * round_up(z.keys, 16));
         b.score.positions = arena.take<std::int32_t>(static_cast<std::size_t>(z.keys));
         return arena.used;
@@ -88,9 +87,10 @@ private:
         for (int r = 0; r < most_rows; ++r) { now[r] = negative_infinity; }
         if (sees) {
             pack_keys<Isa, Product>(call, s, tile.head[0] / call.group, buffer.pack, block);
-            raw_scores<Isa, Product, L>(tile, block, buffer.q, z.depth, scores);
-            const bool dense = dense_add<Isa, L>(call, tile, keys, block, pattern, buffer.score);
-            scored = adjust_scores<Isa, L>(call, tile, block, dense, scores, buffer.score.add, nullptr, now);
+            BiasRows bias_rows;
+            bias_rows.fill(call, tile);
+            scored = score_block<Isa, Product, L>(call, tile, keys, block, pattern, bias_rows, {}, buffer.q, z.depth,
+                                                  buffer.score, nullptr, now);
         }
         for (int n = 0; n < tile.vectors; ++n) {
             std::int64_t begin = larger<std::int64_t>(tile.some_begin[n] - block.begin, 0);

@@ -20,12 +20,18 @@ struct Registers {
     }
 };
 
+/// What a product does besides, once for every row of B that a register tile reads: nothing.
+struct NothingBeside {
+    HEED_INLINE void operator()() const {}
+};
+
 /// sum[m][n] += sum_k A(m,k) B[k][n]; `depth` counts 32-bit lanes.
-template <class Isa, class Product, int L, int MR, int NV, Walk W>
+template <class Isa, class Product, int L, int MR, int NV, Walk W, class Beside = NothingBeside>
 HEED_INLINE void multiply_add(const float* a, std::int64_t a_stride, const float* b, std::int64_t b_stride,
-                              std::int64_t depth, F<L> (&sum)[MR][NV]) {
+                              std::int64_t depth, F<L> (&sum)[MR][NV], Beside&& beside = {}) {
     using S = Simd<Isa, L>;
     for (std::int64_t k = 0; k < depth; ++k) {
+        beside();
         F<L> row[NV];
         HEED_UNROLL
         for (int n = 0; n < NV; ++n) { row[n] = S::load(b + n * L); }
@@ -41,11 +47,11 @@ HEED_INLINE void multiply_add(const float* a, std::int64_t a_stride, const float
 }
 
 /// C = A B for one register tile; largest[n], where given, is raised to the largest of column n.
-template <class Isa, class Product, int L, int MR, int NV, Walk W>
+template <class Isa, class Product, int L, int MR, int NV, Walk W, class Beside>
 HEED_INLINE void tile_set(const float* a, std::int64_t a_stride, const float* b, std::int64_t b_stride,
-                          std::int64_t depth, float* c, std::int64_t c_stride, float* largest) {
+                          std::int64_t depth, float* c, std::int64_t c_stride, float* largest, Beside& beside) {
     F<L> sum[MR][NV] = {};
-    multiply_add<Isa, Product, L, MR, NV, W>(a, a_stride, b, b_stride, depth, sum);
+    multiply_add<Isa, Product, L, MR, NV, W>(a, a_stride, b, b_stride, depth, sum, beside);
     if (largest != nullptr) {
         using S = Simd<Isa, L>;
         HEED_UNROLL
@@ -103,9 +109,10 @@ HEED_INLINE void with_constant(int n, Function&& function) {
 }
 
 /// C[m][n] = A B over m in [0, rows) and `vectors` vectors of L lanes along n; largest as in tile_set.
-template <class Isa, class Product, int L, Walk W>
+template <class Isa, class Product, int L, Walk W, class Beside = NothingBeside>
 void matrix_set(const float* a, std::int64_t a_stride, const float* b, std::int64_t b_stride, std::int64_t depth,
-                float* c, std::int64_t c_stride, std::int64_t rows, int vectors, float* largest = nullptr) {
+                float* c, std::int64_t c_stride, std::int64_t rows, int vectors, float* largest = nullptr,
+                Beside&& beside = {}) {
     const std::int64_t a_step = W == Walk::along_row ? a_stride : 1;
     constexpr int step = Registers<Isa>::widest;
     for (int first = 0; first < vectors; first += step) {
@@ -116,12 +123,12 @@ void matrix_set(const float* a, std::int64_t a_stride, const float* b, std::int6
             std::int64_t m = 0;
             for (; m + MR <= rows; m += MR) {
                 tile_set<Isa, Product, L, MR, NV, W>(a + m * a_step, a_stride, b + first * L, b_stride, depth,
-                                                     c + m * c_stride + first * L, c_stride, most);
+                                                     c + m * c_stride + first * L, c_stride, most, beside);
             }
             if (m < rows) {
                 with_constant<MR - 1>(static_cast<int>(rows - m), [&]<int Rest>() {
                     tile_set<Isa, Product, L, Rest, NV, W>(a + m * a_step, a_stride, b + first * L, b_stride, depth,
-                                                           c + m * c_stride + first * L, c_stride, most);
+                                                           c + m * c_stride + first * L, c_stride, most, beside);
                 });
             }
         });

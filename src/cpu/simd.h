@@ -219,6 +219,34 @@ struct Simd {
 
     /// Rows become columns: L vectors of L lanes, in place.
     static HEED_INLINE void transpose(V (&x)[L]) {
+#if defined(__AVX512F__)
+        if constexpr (L == 16) {  // squares of four within quarters of a register, then the quarters: half the time
+            __m512 y[16];
+            HEED_UNROLL
+            for (int n = 0; n < 16; n += 4) {
+                const __m512 a = _mm512_unpacklo_ps(__m512(x[n]), __m512(x[n + 1]));
+                const __m512 b = _mm512_unpackhi_ps(__m512(x[n]), __m512(x[n + 1]));
+                const __m512 c = _mm512_unpacklo_ps(__m512(x[n + 2]), __m512(x[n + 3]));
+                const __m512 d = _mm512_unpackhi_ps(__m512(x[n + 2]), __m512(x[n + 3]));
+                y[n] = _mm512_shuffle_ps(a, c, 0x44);
+                y[n + 1] = _mm512_shuffle_ps(a, c, 0xEE);
+                y[n + 2] = _mm512_shuffle_ps(b, d, 0x44);
+                y[n + 3] = _mm512_shuffle_ps(b, d, 0xEE);
+            }
+            HEED_UNROLL
+            for (int n = 0; n < 4; ++n) {
+                const __m512 a = _mm512_shuffle_f32x4(y[n], y[n + 4], 0x44);
+                const __m512 b = _mm512_shuffle_f32x4(y[n + 8], y[n + 12], 0x44);
+                const __m512 c = _mm512_shuffle_f32x4(y[n], y[n + 4], 0xEE);
+                const __m512 d = _mm512_shuffle_f32x4(y[n + 8], y[n + 12], 0xEE);
+                x[n] = V(_mm512_shuffle_f32x4(a, b, 0x88));
+                x[n + 4] = V(_mm512_shuffle_f32x4(a, b, 0xDD));
+                x[n + 8] = V(_mm512_shuffle_f32x4(c, d, 0x88));
+                x[n + 12] = V(_mm512_shuffle_f32x4(c, d, 0xDD));
+            }
+            return;
+        }
+#endif
 #if defined(__AVX2__)
         if constexpr (L == 8) {  // mostly within halves of a register, where shuffles are quickest
             __m256 pairs[8], quads[8];
@@ -238,35 +266,6 @@ struct Simd {
             for (int n = 0; n < 4; ++n) {
                 x[n] = V(_mm256_permute2f128_ps(quads[n], quads[n + 4], 0x20));
                 x[n + 4] = V(_mm256_permute2f128_ps(quads[n], quads[n + 4], 0x31));
-            }
-            return;
-        }
-#endif
-#if defined(__AVX512F__)
-        if constexpr (L == 16) {  // the same, then whole quarters: half the time of the perfect shuffles
-            __m512 pairs[16], quads[16];
-            HEED_UNROLL
-            for (int n = 0; n < 16; n += 2) {
-                pairs[n] = _mm512_unpacklo_ps(__m512(x[n]), __m512(x[n + 1]));
-                pairs[n + 1] = _mm512_unpackhi_ps(__m512(x[n]), __m512(x[n + 1]));
-            }
-            HEED_UNROLL
-            for (int n = 0; n < 16; n += 4) {  // quarter q of quads[n + c]: rows n to n + 3 of column 4q + c
-                quads[n] = _mm512_shuffle_ps(pairs[n], pairs[n + 2], 0x44);
-                quads[n + 1] = _mm512_shuffle_ps(pairs[n], pairs[n + 2], 0xEE);
-                quads[n + 2] = _mm512_shuffle_ps(pairs[n + 1], pairs[n + 3], 0x44);
-                quads[n + 3] = _mm512_shuffle_ps(pairs[n + 1], pairs[n + 3], 0xEE);
-            }
-            HEED_UNROLL
-            for (int c = 0; c < 4; ++c) {
-                const __m512 even_low = _mm512_shuffle_f32x4(quads[c], quads[c + 4], 0x88);
-                const __m512 even_high = _mm512_shuffle_f32x4(quads[c + 8], quads[c + 12], 0x88);
-                const __m512 odd_low = _mm512_shuffle_f32x4(quads[c], quads[c + 4], 0xDD);
-                const __m512 odd_high = _mm512_shuffle_f32x4(quads[c + 8], quads[c + 12], 0xDD);
-                x[c] = V(_mm512_shuffle_f32x4(even_low, even_high, 0x88));
-                x[c + 4] = V(_mm512_shuffle_f32x4(odd_low, odd_high, 0x88));
-                x[c + 8] = V(_mm512_shuffle_f32x4(even_low, even_high, 0xDD));
-                x[c + 12] = V(_mm512_shuffle_f32x4(odd_low, odd_high, 0xDD));
             }
             return;
         }

@@ -1,0 +1,237 @@
+#pragma once
+#include "cpu/attention_scores.h"
+
+/// Steps 2 to 4: what becomes of the scores between the two products.
+
+namespace heed::cpu {
+
+/// Bias, allow-mask and pattern of a tile's rows as numbers to add, -infinity where hidden.
+struct DenseRows {
+    const float* row[most_rows];
+    std::int64_t first = 0;  ///< where in them the block's first key is
+    bool any = false;
+    bool in_place = false;
+
+    /// Rows of float32 are read where they lie.
+    HEED_INLINE DenseRows(const Call& call, const RowTile& tile, Cover pattern, const BiasRows& rows,
+                          const ScoreScratch& scratch) {
+        const bool use_pattern = call.pattern && pattern == Cover::some;
+        any = call.bias.data != nullptr || call.allow.data != nullptr || use_pattern;
+        in_place =
+            any && call.allow.data == nullptr && !use_pattern && call.bias.dtype == DType::f32 && call.bias.column == 1;
+        if (!any) { return; }
+        for (int r = 0; r < tile.lanes * tile.vectors; ++r) {
+            const int n = smaller(r, tile.rows - 1);
+            row[r] = in_place ? reinterpret_cast<const float*>(rows.bias[n])
+                              : scratch.rows + n * round_up(call.tile_keys, 16);
+        }
+    }
+
+    /// Anything else is written to scratch.rows first, a block at a time.
+    template <class Isa>
+    HEED_INLINE void turn_to(const Call& call, const RowTile& tile, const Keys& keys, const KeyBlock& block,
+                             Cover pattern, const ScoreScratch& scratch) {
+        first = in_place ? block.begin : 0;
+        for (int r = 0; any && !in_place && r < tile.rows; ++r) {
+            float* to = scratch.rows + r * round_up(call.tile_keys, 16);
+            dense_row<Isa>(call, tile, r, block.begin, block.count, to);
+            if (call.pattern && pattern == Cover::some) {
+                hide_by_pattern(call, tile, keys, r, block.begin, block.count, block.positions, to);
+            }
+        }
+    }
+};
+
+/// Steps 2 to 4 of one vector of rows, in place.
+template <class Isa, int L, bool Cap, bool Dense, bool Alibi, bool Mask, bool Scale>
+class Adjust {
+public:
+    using S = Simd<Isa, L>;
+
+    HEED_INLINE Adjust(const Call& call, const RowTile& tile, const KeyBlock& block, int n, float* scores,
+                       float* cap_slope)
+        : call_(call),
+          positions_(block.positions),
+          stride_(tile.lanes * tile.vectors),
+          scores_(scores + n * L),
+          cap_slope_(cap_slope == nullptr ? nullptr : cap_slope + n * L) {
+        low_ = S::load(tile.low + n * L);
+        high_ = S::load(tile.high + n * L);
+        at_ = __builtin_convertvector(S::load(tile.position + n * L), F<L>);
+        slope_ = S::load(tile.slope + n * L);
+    }
+
+    /// Keys [begin, end) of the block; returns the largest, in the domain of the scores as stored.
+    HEED_INLINE F<L> keys(std::int64_t begin, std::int64_t end, const float* const* dense, std::int64_t first,
+                          F<L> largest) {
+        std::int64_t j = begin;
+        if constexpr (Dense) {
+            F<L> more[L];
+            for (; j + L <= end; j += L) {
+                HEED_UNROLL
+                for (int r = 0; r < L; ++r) { more[r] = S::load(dense[r] + first + j); }
+                S::transpose(more);
+                HEED_UNROLL
+                for (int g = 0; g < L; g += group) { largest = some<group>(j + g, more + g, largest); }
+            }
+            for (; j < end; ++j) {
+                float lane[L];
+                for (int r = 0; r < L; ++r) { lane[r] = dense[r][first + j]; }
+                more[0] = S::load(lane);
+                largest = some<1>(j, more, largest);
+            }
+        } else {
+            for (; j + group <= end; j += group) { largest = some<group>(j, nullptr, largest); }
+            for (; j < end; ++j) { largest = some<1>(j, nullptr, largest); }
+        }
+        return largest;
+    }
+
+private:
+    static constexpr int group = 4;
+
+    template <int G>
+    HEED_INLINE F<L> some(std::int64_t j, const F<L>* more, F<L> largest) {
+        const F<L> hidden = S::all(negative_infinity);
+        float* place = scores_ + j * stride_;
+        asm("" : "+r"(place));  // else the compiler keeps an address for each key of the unrolled loop, and spills them
+        F<L> x[G];
+        HEED_UNROLL
+        for (int g = 0; g < G; ++g) { x[g] = S::load(place + g * stride_); }
+        if constexpr (Cap) {
+            HEED_UNROLL
+            for (int g = 0; g < G; ++g) { x[g] *= S::all(call_.inverse_cap); }
+            tanh_each<Isa, L, G>(x);
+            if (cap_slope_ != nullptr) {
+                HEED_UNROLL
+                for (int g = 0; g < G; ++g) { S::store(cap_slope_ + (j + g) * stride_, S::all(1.0F) - x[g] * x[g]); }
+            }
+        }
+        HEED_UNROLL
+        for (int g = 0; g < G; ++g) {
+            if constexpr (Cap && (Dense || Alibi)) { x[g] *= S::all(call_.cap); }
+            if constexpr (Scale) { x[g] *= S::all(call_.factor); }
+            if constexpr (Alibi) {
+                const F<L> away = at_ - S::all(static_cast<float>(positions_[j + g]));
+                x[g] -= slope_ * S::max(away, -away);
+            }
+            if constexpr (Dense) { x[g] = more[g] != hidden ? more[g] * S::all(1.44269504F) + x[g] : more[g]; }
+            if constexpr (Mask) {
+                const I<L> position = S::all(positions_[j + g]);
+                x[g] = ((position >= low_) & (position <= high_)) ? x[g] : hidden;
+            }
+            if constexpr (Cap || Dense || Alibi || Mask || Scale) { S::store(place + g * stride_, x[g]); }
+            largest = S::max(x[g], largest);
+        }
+        return largest;
+    }
+
+    const Call& call_;
+    const std::int32_t* positions_;
+    std::int64_t stride_;
+    float* scores_;
+    float* cap_slope_;
+    I<L> low_, high_;
+    F<L> at_, slope_;
+};
+
+/// Steps 2 to 4 over the whole tile; largest[row] is raised. Keys that a vector does not see at all are left alone.
+template <class Isa, int L>
+Scored adjust_scores(const Call& call, const RowTile& tile, const KeyBlock& block, const DenseRows& dense,
+                     float* scores, float* cap_slope, float* largest) {
+    const bool cap = call.cap > 0;
+    const bool scale = !cap && (dense.any || call.alibi || !(call.factor > 0));
+    const bool cap_later = cap && !dense.any && !call.alibi;
+    Scored scored{.factor = cap_later ? call.cap : cap || scale ? 1.0F : call.factor, .partial = dense.any};
+    const std::int64_t block_end = block.begin + block.count;
+    for (int n = 0; n < tile.vectors; ++n) {
+        const std::int64_t begin = larger<std::int64_t>(tile.some_begin[n], block.begin);
+        const std::int64_t end = smaller<std::int64_t>(tile.some_end[n], block_end);
+        const std::int64_t all_begin = smaller(end, larger<std::int64_t>(tile.all_begin[n], begin));
+        const std::int64_t all_end = smaller(end, larger<std::int64_t>(tile.all_end[n], all_begin));
+        F<L> most = Simd<Isa, L>::all(negative_infinity);
+        scored.partial =
+            scored.partial || begin != all_begin || end != all_end || begin != block.begin || end != block_end;
+        const auto run = [&]<bool Cap, bool Dense, bool Alibi, bool Scale>() {
+            const auto part = [&]<bool Mask>(std::int64_t from, std::int64_t to) {
+                if (from < to) {
+                    Adjust<Isa, L, Cap, Dense, Alibi, Mask, Scale> adjust(call, tile, block, n, scores, cap_slope);
+                    most = adjust.keys(from - block.begin, to - block.begin, dense.row + n * L, dense.first, most);
+                }
+            };
+            part.template operator()<true>(begin, all_begin);
+            part.template operator()<false>(all_begin, all_end);
+            part.template operator()<true>(all_end, end);
+        };
+        const int kind = (cap ? 4 : 0) + (dense.any ? 2 : 0) + (call.alibi ? 1 : 0);
+        switch (kind) {
+            case 0:
+                scale ? run.template operator()<false, false, false, true>()
+                      : run.template operator()<false, false, false, false>();
+                break;
+            case 1: run.template operator()<false, false, true, true>(); break;
+            case 2: run.template operator()<false, true, false, true>(); break;
+            case 3: run.template operator()<false, true, true, true>(); break;
+            case 4: run.template operator()<true, false, false, false>(); break;
+            case 5: run.template operator()<true, false, true, false>(); break;
+            case 6: run.template operator()<true, true, false, false>(); break;
+            default: run.template operator()<true, true, true, false>(); break;
+        }
+        Simd<Isa, L>::store(largest + n * L,
+                            Simd<Isa, L>::max(Simd<Isa, L>::rounded(most * Simd<Isa, L>::all(scored.factor)),
+                                              Simd<Isa, L>::load(largest + n * L)));
+    }
+    return scored;
+}
+
+/// Keys of a block that are scored and adjusted together: few enough for their scores to stay in the first-level cache,
+/// a whole number of register tiles of any kind, and of vectors.
+constexpr std::int64_t adjusted_keys = 48;
+
+/// What follows the block that is being computed.
+struct NextBias {
+    const BiasRows* rows = nullptr;
+    int count = 0;
+    std::int64_t begin = 0, end = 0;  ///< keys
+
+    /// To ask for the first of them.
+    HEED_INLINE BiasAhead ahead(const Call& call) const {
+        if (rows == nullptr) { return {}; }
+        return {call, *rows, count, begin, smaller(begin + adjusted_keys, end)};
+    }
+};
+
+/// Steps 1 to 4 of a tile and a block; largest[row] is raised. While scores are computed, the bias of the next keys is
+/// asked for.
+template <class Isa, class Product, int L>
+Scored score_block(const Call& call, const RowTile& tile, const Keys& keys, const KeyBlock& block, Cover pattern,
+                   const BiasRows& rows, const NextBias& next, const float* q, std::int64_t depth,
+                   const ScoreScratch& scratch, float* cap_slope, float* largest) {
+    const std::int64_t stride = tile.lanes * tile.vectors;
+    const std::int64_t block_end = block.begin + block.count;
+    const bool asks = call.bias.data != nullptr || call.allow.data != nullptr;
+    DenseRows dense(call, tile, pattern, rows, scratch);
+    const bool adjusts = dense.any || call.alibi || call.cap > 0;
+    const std::int64_t together = adjusts ? adjusted_keys : block.count;
+    Scored scored{.factor = 1, .partial = false};
+    for (std::int64_t from = 0; from < block.count; from += together) {
+        const std::int64_t to = smaller(from + together, block.count);
+        const KeyBlock part = block.template part<Product>(from, to);
+        float* scores = scratch.scores + from * stride;
+        if (asks) {
+            const NextBias here{&rows, tile.rows, block.begin + to, block_end};
+            BiasAhead ahead = (to < block.count ? here : next).ahead(call);
+            raw_scores<Isa, Product, L>(tile, part, q, depth, scores, ahead);
+            ahead.rest();
+        } else {
+            raw_scores<Isa, Product, L>(tile, part, q, depth, scores);
+        }
+        dense.turn_to<Isa>(call, tile, keys, part, pattern, scratch);
+        float* slopes = cap_slope == nullptr ? nullptr : cap_slope + from * stride;
+        const Scored some = adjust_scores<Isa, L>(call, tile, part, dense, scores, slopes, largest);
+        scored = {.factor = some.factor, .partial = scored.partial || some.partial};
+    }
+    return scored;
+}
+
+}  // namespace heed::cpu
