@@ -24,23 +24,10 @@ public:
         constexpr int L = Isa::lanes;
         using S = Simd<Isa, L>;
         float factor[most_rows];
-        if (call.sinks) {
-            for (int r = 0; r < tile.rows; ++r) {
-                factor[r] = with_sink(call, tile, r, state.largest[r], state.sum[r]).factor;
-            }
-        } else {
-            for (int r = 0; r < tile.rows; ++r) {
-                // A row whose every score is NaN has no largest either, but a sum that says so.
-                factor[r] =
-                    state.largest[r] == negative_infinity && state.sum[r] == 0 ? 0.0F : call.kept / state.sum[r];
-            }
-        }
-        const bool whole_vectors =
-            call.out.dtype == DType::f32 && call.out.column == 1 && call.value_size == value_stride;
+        factors(call, tile, state, factor);
+        const bool whole_vectors = takes_vectors(call, value_stride);
         for (int r = 0; r < tile.rows; ++r) {
-            const std::int64_t at =
-                tile.batch * call.out.b + tile.head[r] * call.out.h + (tile.query_begin + tile.index[r]) * call.out.row;
-            char* to = call.out.data + at * call.out.element_size;
+            char* to = row_of_out(call, tile, r);
             const float* from = state.sums + r * value_stride;
             if (whole_vectors) {
                 auto* out = reinterpret_cast<float*>(to);
@@ -50,6 +37,32 @@ public:
                 store_row<Isa>(call.out.dtype, to, call.out.column, call.value_size, from, factor[r]);
             }
         }
+        put_sums(call, tile, state);
+    }
+
+    /// Can the last product of a tile write its rows to out itself, each multiplied by its factor?
+    static bool goes_straight(const Call& call, const RowTile& tile, std::int64_t value_stride) {
+        return takes_vectors(call, value_stride) && tile.head[0] == tile.head[tile.rows - 1];
+    }
+    static char* row_of_out(const Call& call, const RowTile& tile, int r) {
+        const std::int64_t at =
+            tile.batch * call.out.b + tile.head[r] * call.out.h + (tile.query_begin + tile.index[r]) * call.out.row;
+        return call.out.data + at * call.out.element_size;
+    }
+    /// What the sums are multiplied by.
+    static void factors(const Call& call, const RowTile& tile, const Partial& state, float* factor) {
+        if (call.sinks) {
+            for (int r = 0; r < tile.rows; ++r) {
+                factor[r] = with_sink(call, tile, r, state.largest[r], state.sum[r]).factor;
+            }
+            return;
+        }
+        for (int r = 0; r < tile.rows; ++r) {
+            // A row whose every score is NaN has no largest either, but a sum that says so.
+            factor[r] = state.largest[r] == negative_infinity && state.sum[r] == 0 ? 0.0F : call.kept / state.sum[r];
+        }
+    }
+    static void put_sums(const Call& call, const RowTile& tile, const Partial& state) {
         for (int r = 0; call.has_lse && r < tile.rows; ++r) {
             put_lse(call, tile, r, with_sink(call, tile, r, state.largest[r], state.sum[r]).lse);
         }
@@ -84,6 +97,10 @@ public:
     }
 
 private:
+    static bool takes_vectors(const Call& call, std::int64_t value_stride) {
+        return call.out.dtype == DType::f32 && call.out.column == 1 && call.value_size == value_stride;
+    }
+
     struct Normaliser {
         float factor;
         double lse;

@@ -43,6 +43,7 @@ struct ForwardScratch {
     float* now;           ///< [64]
     float* alpha;         ///< [64]
     bool* fresh;          ///< [tiles_per_task] nothing has been summed yet
+    bool* straight;       ///< [tiles_per_task] one block is all there is: its product goes straight to out
     float* pairs;         ///< [keys/2][64] weights as pairs of bf16
     BiasRows* bias_rows;  ///< [tiles_per_task]
     PatternWork* work;    ///< [tiles_per_task] with a pattern
@@ -64,6 +65,7 @@ struct ForwardScratch {
         s.now = arena.take<float>(most_rows);
         s.alpha = arena.take<float>(most_rows);
         s.fresh = arena.take<bool>(count);
+        s.straight = arena.take<bool>(count);
         s.pairs = arena.take<float>((z.keys + 1) / 2 * most_rows);
         s.work = arena.take<PatternWork>(call.pattern ? count : 0);
         s.bias_rows = arena.take<BiasRows>(count);
@@ -111,6 +113,12 @@ public:
         begin = larger(begin, key_begin);
         begin -= (begin - key_begin) % call.tile_keys;
         end = smaller(end, key_end);
+        for (std::int64_t t = 0; t < tiles; ++t) {
+            const RowTile& tile = scratch.tiles[t];
+            scratch.straight[t] = partial == nullptr && !call.pattern && tile.visible &&
+                                  Finish<Isa>::goes_straight(call, tile, z.value_stride) &&
+                                  (tile.begin - begin) / call.tile_keys == (tile.end - 1 - begin) / call.tile_keys;
+        }
         if (dense && begin < end) { NextBias{scratch.bias_rows, scratch.tiles[0].rows, begin, end}.ahead(call).rest(); }
         const std::int64_t stride = pattern_blocks * call.tile_keys;
         for (std::int64_t j = begin; j < end; j += call.tile_keys) {
@@ -157,11 +165,10 @@ public:
         }
         for (std::int64_t t = 0; t < tiles; ++t) {
             if (scratch.fresh[t]) { clear_sums(z, scratch, t); }
-            if (partial == nullptr) {
-                Finish<Isa>::rows(call, scratch.tiles[t],
-                                  {scratch.sums + t * most_rows * z.value_stride, scratch.largest + t * most_rows,
-                                   scratch.sum + t * most_rows},
-                                  z.value_stride);
+            if (scratch.straight[t]) {
+                Finish<Isa>::put_sums(call, scratch.tiles[t], sums_of(z, scratch, t));
+            } else if (partial == nullptr) {
+                Finish<Isa>::rows(call, scratch.tiles[t], sums_of(z, scratch, t), z.value_stride);
             } else {
                 keep(scratch, t, partial[t], z.value_stride);
             }
@@ -203,6 +210,7 @@ private:
         if (scratch.fresh[t] && careful) { clear_sums(z, scratch, t); }
         scratch.fresh[t] = false;
         if (careful) {
+            scratch.straight[t] = false;
             careful_product<Isa, Product>(call, tile, block, scores, scratch.alpha, sums);
             return;
         }
@@ -227,9 +235,24 @@ private:
             return KeySpan{from / d, (to + d - 1) / d};
         };
         scratch.next.fetch_values();
-        matrix_add<Isa, Product, Isa::lanes, Walk::along_column>(
-            weights, stride, block.v, block.v_stride, sums, z.value_stride, tile.rows,
-            static_cast<int>(z.value_stride / Isa::lanes), old, scratch.alpha, span);
+        const auto add = [&](float* to, std::int64_t to_stride, Old how, const float* factor) {
+            matrix_add<Isa, Product, Isa::lanes, Walk::along_column>(
+                weights, stride, block.v, block.v_stride, to, to_stride, tile.rows,
+                static_cast<int>(z.value_stride / Isa::lanes), how, factor, span);
+        };
+        if (scratch.straight[t]) {
+            float factor[most_rows];
+            Finish<Isa>::factors(call, tile, sums_of(z, scratch, t), factor);
+            add(reinterpret_cast<float*>(Finish<Isa>::row_of_out(call, tile, 0)), call.out.row, Old::none_then_scale,
+                factor);
+        } else {
+            add(sums, z.value_stride, old, scratch.alpha);
+        }
+    }
+
+    static Partial sums_of(const Sizes<Isa, Product>& z, const Scratch& scratch, std::int64_t t) {
+        return {scratch.sums + t * most_rows * z.value_stride, scratch.largest + t * most_rows,
+                scratch.sum + t * most_rows};
     }
 
     static void clear_sums(const Sizes<Isa, Product>& z, const Scratch& scratch, std::int64_t t) {

@@ -69,8 +69,9 @@ HEED_INLINE void tile_set(const float* a, std::int64_t a_stride, const float* b,
     }
 }
 
-/// What becomes of C's old value: it is ignored, added to, or multiplied by a factor a row first.
-enum class Old { none, keep, scale };
+/// What becomes of C's old value: it is ignored, added to, or multiplied by a factor a row first. With
+/// `none_then_scale` it is ignored, and the product multiplied by the factor.
+enum class Old { none, keep, scale, none_then_scale };
 
 /// C[m] = old C[m] + (A B)[m] for one register tile.
 template <class Isa, class Product, int L, int MR, int NV, Walk W>
@@ -78,7 +79,7 @@ HEED_INLINE void tile_add(const float* a, std::int64_t a_stride, const float* b,
                           std::int64_t depth, float* c, std::int64_t c_stride, Old old, const float* factor) {
     using S = Simd<Isa, L>;
     F<L> sum[MR][NV] = {};
-    if (old != Old::none) {
+    if (old == Old::keep || old == Old::scale) {
         HEED_UNROLL
         for (int m = 0; m < MR; ++m) {
             HEED_UNROLL
@@ -89,6 +90,14 @@ HEED_INLINE void tile_add(const float* a, std::int64_t a_stride, const float* b,
         }
     }
     multiply_add<Isa, Product, L, MR, NV, W>(a, a_stride, b, b_stride, depth, sum);
+    if (old == Old::none_then_scale) {
+        HEED_UNROLL
+        for (int m = 0; m < MR; ++m) {
+            const F<L> by = S::all(factor[m]);
+            HEED_UNROLL
+            for (int n = 0; n < NV; ++n) { sum[m][n] *= by; }
+        }
+    }
     HEED_UNROLL
     for (int m = 0; m < MR; ++m) {
         HEED_UNROLL
