@@ -30,7 +30,7 @@ function(heed_add_instruction_sets target)
     endif()
   endif()
   # GCC 12's own AVX-512 header starts from undefined registers and then warns of it; Clang's has macros that are C.
-  set(quiet -Wno-maybe-uninitialized)
+  set(quiet -Wno-maybe-uninitialized -Wno-uninitialized)
   if(CMAKE_CXX_COMPILER_ID MATCHES "Clang")
     set(quiet -Wno-c99-extensions -Wno-unused-const-variable)
   endif()

@@ -64,6 +64,7 @@ struct Call {
     std::int64_t head_size = 0, value_size = 0;
     Tensor4 q, k, v, out, dout, dq, dk, dv, bias, allow, keep;
     const KvPages* pages = nullptr;  ///< k and v lie here instead
+    bool byte_products = false;      ///< the CPU has them
     bool has_lse = false;
     float scale = 1;
     float factor = 1;       ///< scale * log2(e): scores in powers of two

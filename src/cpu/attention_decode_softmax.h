@@ -150,13 +150,16 @@ struct DecodeSoftmax {
     }
 
     /// The same for a plain block and L keys.
+    template <class KeyRows, class ValueRows>
     static HEED_INLINE void weigh_plain(Stream& stream, int r, Group& group) {
-        const F<L> x = S::rounded(S::load(group.weights[r]) * S::all(stream.call.factor));
+        F<L> x = S::load(group.weights[r]);
+        if constexpr (KeyRows::scaled) { x *= S::load(group.k_scale); }
+        x = S::rounded(x * S::all(stream.call.factor));
         float& top = stream.largest[r];
         if (!S::every(x <= S::all(top))) { raise(stream, x, r, top); }
         const F<L> w = S::exp2(x - S::all(top == negative_infinity ? 0.0F : top));
         stream.sum[r] += w;
-        S::store(group.weights[r], w);
+        S::store(group.weights[r], ValueRows::scaled ? w * S::load(group.v_scale) : w);
     }
 
     /// A score above the largest so far: earlier sums shrink. NaN is passed over, as it is in the sums' own way.

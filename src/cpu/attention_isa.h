@@ -172,7 +172,19 @@ template <class Isa>
 void forward(detail::Pool& pool, const AttentionProblem& problem) {
     with_product(
         problem, [&]<class Product>(const Call& call) { forward_with<Isa, Product>(pool, call); },
-        [&](const AttentionFunctions& others) { others.forward(pool, problem); });
+        [&](const AttentionFunctions& others) { others.forward_with_bytes(pool, problem); });
+}
+
+/// Called by the set with products of bf16: a CPU that has those has products of bytes.
+template <class Isa>
+void forward_with_bytes(detail::Pool& pool, const AttentionProblem& problem) {
+#if defined(__AVX512F__) && !defined(__AVX512BF16__)
+    Call call = make_call(problem);
+    call.byte_products = true;
+    forward_with<Isa, FloatProduct>(pool, call);
+#else
+    forward<Isa>(pool, problem);
+#endif
 }
 
 template <class Isa>
@@ -195,7 +207,7 @@ void weights(const AttentionProblem& problem, detail::Scratch& scratch, std::int
 
 template <class Isa>
 constexpr AttentionFunctions attention_functions() {
-    return {forward<Isa>, backward<Isa>, weights<Isa>};
+    return {forward<Isa>, forward_with_bytes<Isa>, backward<Isa>, weights<Isa>};
 }
 
 }  // namespace heed::cpu

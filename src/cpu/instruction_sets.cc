@@ -31,7 +31,8 @@ bool has_f16c() {
 }
 [[maybe_unused]] std::string without_avx512bf16() {
     const std::string reason = without_avx512();
-    return reason.empty() ? lacks(__builtin_cpu_supports("avx512bf16"), "AVX-512 BF16") : reason;
+    const bool has = __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vnni");
+    return reason.empty() ? lacks(has, "AVX-512 BF16 and VNNI") : reason;
 }
 #endif
 

@@ -180,6 +180,23 @@ struct Bf16Rows {
     }
 };
 
+/// Two columns that share 32 bits are parted by a shift and a mask, at half the cost of widening them, and come to lie
+/// in different registers of L.
+template <int L>
+struct PartedRows : Bf16Rows {
+    static constexpr int columns = 2 * L;  ///< that keep to two registers
+
+    template <class Isa, int Lanes>
+    static HEED_INLINE F<L> load(const char* row, std::int64_t c) {
+        static_assert(Lanes == L);
+        U<L> pairs;
+        __builtin_memcpy(&pairs, row + c / columns * columns * 2, sizeof(pairs));
+        return F<L>(c / L % 2 == 0 ? pairs << 16 : pairs & 0xffff0000U);
+    }
+    /// Where column c lies.
+    static HEED_INLINE std::int64_t place(std::int64_t c) { return c - c % columns + c % 2 * L + c % columns / 2; }
+};
+
 struct HalfRows {
     using Product = FloatProduct;
     static constexpr int bytes = 2;
@@ -317,7 +334,8 @@ HEED_INLINE RowRun find_rows(const HeadRows& rows, std::int64_t columns, std::in
     const bool scaled = !Staged && rows.storage == KvStorage::i8;
     if (!Staged && count == L && rows.is_run(j, count)) {
         const auto found = rows.row(j);
-        for (int n = 0; scaled && n < L; ++n) { scales[n] = found.scales[n * rows.row_scales]; }
+        if (scaled && rows.row_scales == 1) { __builtin_memcpy(scales, found.scales, L * sizeof(float)); }
+        for (int n = 0; scaled && rows.row_scales != 1 && n < L; ++n) { scales[n] = found.scales[n * rows.row_scales]; }
         return {found.data, rows.row_bytes};
     }
     char* copies = reinterpret_cast<char*>(staging);

@@ -9,6 +9,8 @@ namespace heed::cpu {
 /// What each file of this folder exports, and all that it exports: one table. Each operation adds a member.
 struct AttentionFunctions {
     void (*forward)(detail::Pool& pool, const AttentionProblem& problem);
+    /// The same where the CPU multiplies bytes, too (VNNI).
+    void (*forward_with_bytes)(detail::Pool& pool, const AttentionProblem& problem);
     void (*backward)(detail::Pool& pool, const AttentionProblem& problem);
     /// out[r][j], row r at out + r * stride, of the listed rows of head h.
     void (*weights)(const AttentionProblem& problem, detail::Scratch& scratch, std::int64_t b, std::int64_t h,

@@ -174,7 +174,10 @@ TEST(CacheStorage, WholeVectorsInEveryStorageAndPageSize) {
                     run(cache, got, "");
                     if (page_size == 6) {
                         run(other, expected, "reference");
-                        expect_near(got, expected, 5e-6, std::string(name_of(storage)) + " " + std::to_string(size));
+                        // Some sets multiply i8 by 16-bit numbers.
+                        const double tolerance = storage == CacheStorage::i8 ? 3e-5 : 5e-6;
+                        expect_near(got, expected, tolerance,
+                                    std::string(name_of(storage)) + " " + std::to_string(size));
                     }
                     outs.push_back(std::move(got));
                 }

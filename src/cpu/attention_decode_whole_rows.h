@@ -1,24 +1,24 @@
 #pragma once
 #include "cpu/attention_decode_softmax.h"
 
-/// Decoding's products for four query rows and head sizes of 64 and 128: each key and value is read once, from end to
-/// end, between few other loads. Then the hardware fetches ahead by itself, which is faster than asking for lines; it
-/// does not where part of every row is read, or all of q beside every key.
+/// Decoding's products for one or four query rows and head sizes of 64 and 128: each key and value is read once, from
+/// end to end, between few other loads. Then the hardware fetches ahead by itself, which is faster than asking for
+/// lines; it does not where part of every row is read, or all of q beside every key.
 
 namespace heed::cpu {
 
-/// Keys and values of NV vectors.
-template <class Isa, class Rows, int NV>
-struct DecodeFourRows;
+/// Keys and values of NV vectors, N query rows.
+template <class Isa, class Rows, int NV, int N>
+struct DecodeWholeRows;
 
 #if defined(__AVX512F__)
 
-template <class Isa, class Rows, int NV>
-struct DecodeFourRows {
+template <class Isa, class Rows, int NV, int N>
+struct DecodeWholeRows {
     static constexpr int L = 16;
     using S = Simd<Isa, L>;
     using Group = typename DecodeSoftmax<Isa>::Group;
-    static constexpr int rows = 4;
+    static_assert(N == 1 || N == 4);
 
     /// What passes after the first, which find everything in the first-level cache, ask for meanwhile: the rows after
     /// these, a few lines of each.
@@ -49,9 +49,10 @@ struct DecodeFourRows {
         return x;
     }
 
-    /// weights[row + r][n] = q_r . k_n for four rows
+    /// weights[row + r][n] = q_r . k_n
     static HEED_INLINE void scores(const RowRun& k, const float* q, Group& group, int row, const Fetch& fetch) {
-        constexpr int in_registers = smaller(rows * NV, 20);  // of q; the rest is read with each key
+        if constexpr (N == 1) { return scores_of_one(k, q, group.weights[row]); }
+        constexpr int in_registers = smaller(N * NV, 20);  // of q; the rest is read with each key
         F<L> y[in_registers];
         HEED_UNROLL
         for (int n = 0; n < in_registers; ++n) { y[n] = held(S::load(q + n * L)); }
@@ -61,12 +62,12 @@ struct DecodeFourRows {
             for (int i = 0; i < 4; ++i) {
                 const char* from = k.first + (j + i) * k.step;
                 fetch.row(j + i);
-                F<L> part[rows] = {};
+                F<L> part[N] = {};
                 HEED_UNROLL
                 for (int n = 0; n < NV; ++n) {
                     const F<L> x = held(Rows::template load<Isa, L>(from, n * L));
                     HEED_UNROLL
-                    for (int r = 0; r < rows; ++r) {
+                    for (int r = 0; r < N; ++r) {
                         const int at = r * NV + n;
                         part[r] += x * (at < in_registers ? y[at < in_registers ? at : 0] : S::load(q + at * L));
                     }
@@ -89,7 +90,7 @@ struct DecodeFourRows {
     /// sums[r] += weights[row + r] V
     static HEED_INLINE void add(const RowRun& v, const Group& group, float* sums, int row, const Fetch& fetch) {
         // With 32 sums one row of them stays in the first-level cache: there is time to load and store it.
-        constexpr int held_rows = NV < 8 ? rows : rows - 1;
+        constexpr int held_rows = N * NV < 32 ? N : N - 1;
         F<L> sum[held_rows][NV];
         HEED_UNROLL
         for (int r = 0; r < held_rows; ++r) {
@@ -99,16 +100,16 @@ struct DecodeFourRows {
         for (int j = 0; j < L; ++j) {
             const char* from = v.first + j * v.step;
             fetch.row(j);
-            F<L> w[rows];
+            F<L> w[N];
             HEED_UNROLL
-            for (int r = 0; r < rows; ++r) { w[r] = S::all(group.weights[row + r][j]); }
+            for (int r = 0; r < N; ++r) { w[r] = S::all(group.weights[row + r][j]); }
             HEED_UNROLL
             for (int n = 0; n < NV; ++n) {
                 const F<L> x = held(Rows::template load<Isa, L>(from, n * L));
                 HEED_UNROLL
                 for (int r = 0; r < held_rows; ++r) { sum[r][n] += x * w[r]; }
                 HEED_UNROLL
-                for (int r = held_rows; r < rows; ++r) {
+                for (int r = held_rows; r < N; ++r) {
                     float* at = sums + (r * NV + n) * L;
                     S::store(at, held(S::load(at) + x * w[r]));
                 }
@@ -122,6 +123,21 @@ struct DecodeFourRows {
     }
 
 private:
+    static HEED_INLINE void scores_of_one(const RowRun& k, const float* q, float* scores) {
+        F<L> y[NV];
+        HEED_UNROLL
+        for (int n = 0; n < NV; ++n) { y[n] = held(S::load(q + n * L)); }
+        F<L> sum[L];
+        HEED_UNROLL
+        for (int j = 0; j < L; ++j) {
+            const char* from = k.first + j * k.step;
+            sum[j] = Rows::template load<Isa, L>(from, 0) * y[0];
+            HEED_UNROLL
+            for (int n = 1; n < NV; ++n) { sum[j] += Rows::template load<Isa, L>(from, n * L) * y[n]; }
+            sum[j] = held(sum[j]);
+        }
+        S::store(scores, sums_of<Isa, L>(sum));
+    }
     /// The halves of a added up, then those of b.
     static HEED_INLINE __m512 add_halves(F<L> a, F<L> b) {
         return _mm512_add_ps(_mm512_shuffle_f32x4(__m512(a), __m512(b), 0x44),
