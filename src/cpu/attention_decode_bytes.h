@@ -64,36 +64,14 @@ struct DecodeBytes {
     /// weights[row + r][n] = q_r . k_n, but for the keys' scales, for R rows; `next`: the rows after these. With the
     /// keys along the lanes no sum runs across them.
     template <int R>
-    static HEED_BYTES void scores(const RowRun& k, const char* next, std::int64_t size, const Query* query,
-                                  Group& group, int row) {
-        __m512i sum[R][2];
-        HEED_UNROLL
-        for (int r = 0; r < R; ++r) { sum[r][0] = sum[r][1] = _mm512_setzero_si512(); }
-        const __m512i flip = _mm512_set1_epi8(-128);
-        for (std::int64_t c = 0; c < size; c += columns) {
-            F<L> x[L];
-            HEED_UNROLL
-            for (int n = 0; n < L; ++n) {
-                x[n] = F<L>(_mm512_xor_si512(_mm512_loadu_si512(k.first + n * k.step + c), flip));
-            }
-            S::transpose(x);
-            HEED_UNROLL
-            for (int n = 0; n < L; ++n) {
-                ask(next, c / columns * L + n);
-                HEED_UNROLL
-                for (int r = 0; r < R; ++r) {
-                    HEED_UNROLL
-                    for (int d = 0; d < 2; ++d) {
-                        const __m512i four = all_four(query[r].row + d * size + c + 4 * n);
-                        sum[r][d] = _mm512_dpbusd_epi32(sum[r][d], __m512i(x[n]), four);
-                    }
-                }
-            }
+    static HEED_INLINE void scores(const RowRun& k, const char* next, std::int64_t size, const Query* query,
+                                   Group& group, int row) {
+        if constexpr (R == 1) {
+            scores_of_one(k, size, *query, group.weights[row]);
+        } else {
+            scores_of_some<R>(k, next, size, query, group, row);
         }
-        HEED_UNROLL
         for (int r = 0; r < R; ++r) {
-            const F<L> whole = to_float(_mm512_add_epi32(shifted(sum[r][1]), sum[r][0]), query[r].shift);
-            S::store(group.weights[row + r], whole * S::all(query[r].unit));
             if (!query[r].finite) { scores_of_floats(k, size, query[r], group.weights[row + r]); }
         }
     }
@@ -111,7 +89,7 @@ struct DecodeBytes {
             for (int n = 0; n < 4; ++n) {
                 weave(v.first + 4 * n * v.step + c, v.step, x[n]);
                 HEED_UNROLL
-                for (int i = 0; i < 4; ++i) { ask(next, c / columns * L + 4 * n + i); }
+                for (int i = 0; i < 4 && R > 1; ++i) { ask(next, c / columns * L + 4 * n + i); }
             }
             HEED_UNROLL
             for (int r = 0; r < R; ++r) {
@@ -145,9 +123,77 @@ struct DecodeBytes {
     }
 
 private:
-    /// For a line of the 16 rows that follow. These rows are read in pieces of a line, not from end to end, and the
-    /// hardware does not see where they go: asking took decoding with four rows from 4.8 to 2.8 ms, for rows two or
-    /// more times as far ahead it took longer again.
+    /// Four keys at a time, from end to end: then the hardware fetches ahead, and as fast as memory gives. Turned
+    /// within quarters of a register only, a lane belongs to a key and to four columns of the quarter.
+    static HEED_BYTES void scores_of_one(const RowRun& k, std::int64_t size, const Query& query, float* scores) {
+        for (int j = 0; j < L; j += 4) {
+            __m512i sum[2] = {_mm512_setzero_si512(), _mm512_setzero_si512()};
+            for (std::int64_t c = 0; c < size; c += columns) {
+                const __m512i flip = _mm512_set1_epi8(-128);
+                __m512i x[4];
+                HEED_UNROLL
+                for (int n = 0; n < 4; ++n) {
+                    x[n] = _mm512_xor_si512(_mm512_loadu_si512(k.first + (j + n) * k.step + c), flip);
+                }
+                const __m512i a = _mm512_unpacklo_epi32(x[0], x[1]);
+                const __m512i b = _mm512_unpackhi_epi32(x[0], x[1]);
+                const __m512i d = _mm512_unpacklo_epi32(x[2], x[3]);
+                const __m512i e = _mm512_unpackhi_epi32(x[2], x[3]);
+                HEED_UNROLL
+                for (int n = 0; n < 2; ++n) {
+                    const __m512i q = _mm512_loadu_si512(query.row + n * size + c);
+                    sum[n] = _mm512_dpbusd_epi32(sum[n], _mm512_unpacklo_epi64(a, d), four_times<0x00>(q));
+                    sum[n] = _mm512_dpbusd_epi32(sum[n], _mm512_unpackhi_epi64(a, d), four_times<0x55>(q));
+                    sum[n] = _mm512_dpbusd_epi32(sum[n], _mm512_unpacklo_epi64(b, e), four_times<0xAA>(q));
+                    sum[n] = _mm512_dpbusd_epi32(sum[n], _mm512_unpackhi_epi64(b, e), four_times<0xFF>(q));
+                }
+            }
+            const __m512i all = _mm512_add_epi32(shifted(sum[1]), sum[0]);
+            const __m256i half = _mm256_add_epi32(_mm512_castsi512_si256(all), _mm512_extracti64x4_epi64(all, 1));
+            const __m128i whole =
+                _mm_sub_epi32(_mm_add_epi32(_mm256_castsi256_si128(half), _mm256_extracti128_si256(half, 1)),
+                              _mm_set1_epi32(static_cast<std::int32_t>(query.shift)));
+            _mm_storeu_ps(scores + j, _mm_mul_ps(_mm_cvtepi32_ps(whole), _mm_set1_ps(query.unit)));
+        }
+    }
+
+    template <int R>
+    static HEED_BYTES void scores_of_some(const RowRun& k, const char* next, std::int64_t size, const Query* query,
+                                          Group& group, int row) {
+        __m512i sum[R][2];
+        HEED_UNROLL
+        for (int r = 0; r < R; ++r) { sum[r][0] = sum[r][1] = _mm512_setzero_si512(); }
+        const __m512i flip = _mm512_set1_epi8(-128);
+        for (std::int64_t c = 0; c < size; c += columns) {
+            F<L> x[L];
+            HEED_UNROLL
+            for (int n = 0; n < L; ++n) {
+                x[n] = F<L>(_mm512_xor_si512(_mm512_loadu_si512(k.first + n * k.step + c), flip));
+            }
+            S::transpose(x);
+            HEED_UNROLL
+            for (int n = 0; n < L; ++n) {
+                ask(next, c / columns * L + n);
+                HEED_UNROLL
+                for (int r = 0; r < R; ++r) {
+                    HEED_UNROLL
+                    for (int d = 0; d < 2; ++d) {
+                        const __m512i four = all_four(query[r].row + d * size + c + 4 * n);
+                        sum[r][d] = _mm512_dpbusd_epi32(sum[r][d], __m512i(x[n]), four);
+                    }
+                }
+            }
+        }
+        HEED_UNROLL
+        for (int r = 0; r < R; ++r) {
+            const F<L> whole = to_float(_mm512_add_epi32(shifted(sum[r][1]), sum[r][0]), query[r].shift);
+            S::store(group.weights[row + r], whole * S::all(query[r].unit));
+        }
+    }
+
+    /// For a line of the 16 rows that follow. For several rows of queries keys are read in pieces of a line, not from
+    /// end to end, and the hardware does not see where they go: asking took decoding with four rows from 4.8 to 2.8 ms,
+    /// for rows two or more times as far ahead it took longer again.
     static HEED_INLINE void ask(const char* next, std::int64_t line) {
         asm volatile("prefetcht0 %0" : : "m"(next[line * 64]));
     }
@@ -159,32 +205,51 @@ private:
     static HEED_INLINE F<L> to_float(__m512i sum, std::uint32_t less) {
         return __builtin_convertvector(I<L>(U<L>(sum) - S::all(less)), F<L>);
     }
+    /// Number n of each quarter in all four lanes of it; Order: n in each of four places.
+    template <int Order>
+    static HEED_INLINE __m512i four_times(__m512i x) {
+        return _mm512_shuffle_epi32(x, static_cast<_MM_PERM_ENUM>(Order));
+    }
     static HEED_INLINE __m512i shifted(__m512i x) { return __m512i(U<L>(x) << 8); }
 
     template <int R>
     struct Weights {
         alignas(16) std::uint8_t digits[R][2][L];
-        float unit[R];
+        alignas(16) float unit[4];
     };
     /// False where some are not finite.
     template <int R>
     static HEED_INLINE bool split_weights(const Group& group, int row, Weights<R>& to) {
-        bool finite = true;
+        F<L> w[4];
+        HEED_UNROLL
+        for (int r = 0; r < 4; ++r) { w[r] = S::load(group.weights[row + smaller(r, R - 1)]); }
+        const __m128i exponent = _mm_srli_epi32(largest_of_each(w), 23);
+        const __m128i kept = _mm_min_epi32(_mm_max_epi32(exponent, _mm_set1_epi32(16)), _mm_set1_epi32(254));
+        _mm_store_ps(to.unit, _mm_castsi128_ps(_mm_slli_epi32(_mm_sub_epi32(kept, _mm_set1_epi32(15)), 23)));
+        alignas(16) float units[4];
+        _mm_store_ps(units, _mm_castsi128_ps(_mm_slli_epi32(_mm_sub_epi32(_mm_set1_epi32(269), kept), 23)));
         HEED_UNROLL
         for (int r = 0; r < R; ++r) {
-            const F<L> w = S::load(group.weights[row + r]);
-            // Weights are not negative: they compare as whole numbers do.
-            const std::uint32_t largest = _mm512_reduce_max_epu32(__m512i(w)) >> 23;
-            finite = finite && largest < 255;
-            const std::uint32_t exponent = smaller<std::uint32_t>(larger<std::uint32_t>(largest, 16), 254);
-            to.unit[r] = __builtin_bit_cast(float, (exponent - 15) << 23);
-            const F<L> units = w * S::all(__builtin_bit_cast(float, (269 - exponent) << 23));
-            const __m512i whole = _mm512_min_epi32(_mm512_cvtps_epi32(__m512(units)), _mm512_set1_epi32(65535));
+            const __m512i rounded = _mm512_cvtps_epi32(__m512(w[r] * S::all(units[r])));
+            const __m512i whole = _mm512_min_epi32(rounded, _mm512_set1_epi32(65535));
             _mm_store_si128(reinterpret_cast<__m128i*>(to.digits[r][0]), _mm512_cvtepi32_epi8(whole));
             _mm_store_si128(reinterpret_cast<__m128i*>(to.digits[r][1]),
                             _mm512_cvtepi32_epi8(_mm512_srli_epi32(whole, 8)));
         }
-        return finite;
+        return _mm_movemask_epi8(_mm_cmpgt_epi32(exponent, _mm_set1_epi32(254))) == 0;
+    }
+    /// Of four rows of weights, which are not negative and so compare as whole numbers do.
+    static HEED_INLINE __m128i largest_of_each(const F<L> (&w)[4]) {
+        const __m512i a = larger_halves(__m512i(w[0]), __m512i(w[1]));
+        const __m512i b = larger_halves(__m512i(w[2]), __m512i(w[3]));
+        const __m512i quarters = _mm512_max_epu32(_mm512_shuffle_i32x4(a, b, 0x88), _mm512_shuffle_i32x4(a, b, 0xDD));
+        const __m512i pairs = _mm512_max_epu32(quarters, _mm512_shuffle_epi32(quarters, _MM_PERM_BADC));
+        const __m512i each = _mm512_max_epu32(pairs, _mm512_shuffle_epi32(pairs, _MM_PERM_CDAB));
+        const __m512i first_of_quarters = _mm512_setr_epi32(0, 4, 8, 12, 0, 4, 8, 12, 0, 4, 8, 12, 0, 4, 8, 12);
+        return _mm512_castsi512_si128(_mm512_permutexvar_epi32(first_of_quarters, each));
+    }
+    static HEED_INLINE __m512i larger_halves(__m512i a, __m512i b) {
+        return _mm512_max_epu32(_mm512_shuffle_i32x4(a, b, 0x44), _mm512_shuffle_i32x4(a, b, 0xEE));
     }
 
     /// Rows a, b, c, d of 64 bytes: four bytes of a lane come from the four rows.
