@@ -62,9 +62,12 @@ struct Filled {
 
 /// One decoding step of one sequence: a token in, one out.
 struct Step {
-    Tensor q, k = random_tensor({1, groups, 1, size}, 2), v = random_tensor({1, groups, 1, size}, 3), out;
-    explicit Step(std::int64_t query_heads = heads)
-        : q(random_tensor({1, query_heads, 1, size}, 1)), out(DType::f32, {1, query_heads, 1, size}) {}
+    Tensor q, k, v, out;
+    explicit Step(std::int64_t query_heads = heads, DType dtype = DType::f32)
+        : q(random_tensor({1, query_heads, 1, size}, 1).to(dtype)),
+          k(random_tensor({1, groups, 1, size}, 2).to(dtype)),
+          v(random_tensor({1, groups, 1, size}, 3).to(dtype)),
+          out(dtype, {1, query_heads, 1, size}) {}
     void operator()(Context& context, Cache& cache) {
         const std::int64_t length = cache.length();
         heed::cached_attend(context, {.caches = {&cache}}, q, k, v, out, {.causal = true});
@@ -115,17 +118,25 @@ void storage(Context& context) {
     for (const std::int64_t query_heads : {groups, heads}) {
         head_line(context, query_heads == groups ? "Decoding over 32,768 keys, 8 heads of 128, pages of 16"
                                                  : "Decoding over 32,768 keys, 32 heads on 8 of 128, pages of 16");
-        Step step(query_heads);
+        Step step(query_heads), narrow(query_heads, DType::bf16);
+        std::vector<std::string> names;
+        std::vector<Cache*> read;
         std::vector<std::function<void()>> bodies;
-        for (const auto& each : caches) {
-            bodies.push_back([&] { step(context, each->cache); });
+        const auto add = [&](std::string name, Cache& cache, Step& with) {
+            names.push_back(std::move(name));
+            read.push_back(&cache);
+            bodies.push_back([&] { with(context, cache); });
+        };
+        for (std::size_t n = 0; n < caches.size(); ++n) {
+            add(std::string(name_of(storages[n])), caches[n]->cache, step);
+            if (storages[n] == CacheStorage::bf16) { add("bf16, q too", caches[n]->cache, narrow); }
         }
         const std::vector<double> seconds = best_of(rounds, bodies);
         std::printf("%12s %10s %10s %10s %14s\n", "storage", "MB", "ms", "GB/s", "faster");
         for (std::size_t n = 0; n < bodies.size(); ++n) {
-            const double bytes = gigabytes(caches[n]->cache);
-            std::printf("%12s %10.1f %10.3f %10.2f %13.2fx\n", std::string(name_of(storages[n])).c_str(), bytes * 1e3,
-                        seconds[n] * 1e3, bytes / seconds[n], seconds[0] / seconds[n]);
+            const double bytes = gigabytes(*read[n]);
+            std::printf("%12s %10.1f %10.3f %10.2f %13.2fx\n", names[n].c_str(), bytes * 1e3, seconds[n] * 1e3,
+                        bytes / seconds[n], seconds[0] / seconds[n]);
         }
     }
 }
