@@ -6,6 +6,7 @@
 #include "array.h"
 #include "context.h"
 #include "keywords.h"
+#include "libraries.h"
 #include "module.h"
 #include "quick_call.h"
 #include "signatures.h"
@@ -76,6 +77,40 @@ nb::object attend_backward_with(nb::handle q, nb::handle k, nb::handle v, nb::ha
 nb::object attend_backward_(nb::handle q, nb::handle k, nb::handle v, nb::handle out, nb::handle lse, nb::handle dout,
                             const nb::kwargs& keywords) {
     return attend_backward_with(q, k, v, out, lse, dout, keywords);
+}
+
+/// What heed.torch.scaled_dot_product_attention mostly is asked for: no mask, no dropout, no gradient, q, k and v
+/// [B,H,T,D]. None where something is otherwise, for Python to see to.
+nb::object plain_attention_with(nb::handle q, nb::handle k, nb::handle v, nb::handle causal, nb::handle scale,
+                                nb::handle grouped, const Keywords&) {
+    constexpr const char* f = "attend";
+    for (const nb::handle tensor : {q, k, v}) {
+        if (!array_type(tensor).is_torch || requires_gradient(tensor)) { return nb::none(); }
+    }
+    if (is_autocast()) { return nb::none(); }
+    const Array queries(f, "q", q);
+    const Array keys(f, "k", k);
+    const Array values(f, "v", v);
+    const bool four_axes = queries.rank() == 4 && keys.rank() == 4 && values.rank() == 4;
+    const bool one_batch = queries.extent(0) == keys.extent(0) && keys.extent(0) == values.extent(0);
+    const bool heads_fit = keys.extent(1) == values.extent(1) &&
+                           (queries.extent(1) == keys.extent(1) || PyObject_IsTrue(grouped.ptr()) == 1);
+    if (!four_axes || !one_batch || !heads_fit) { return nb::none(); }
+    if (queries.view().stride(1) < queries.view().stride(2)) { return nb::none(); }  // [B,T,H,D]: so is the result
+    AttentionOptions options;
+    options.causal = PyObject_IsTrue(causal.ptr()) == 1;
+    options.align = options.causal ? Align::top_left : options.align;
+    if (!scale.is_none()) { options.scale = to_double(f, "scale", scale); }
+    const Result result = make_result(f, "out", {}, q, queries.dtype(),
+                                      {queries.extent(0), queries.extent(1), queries.extent(2), values.extent(3)});
+    Context& team = choose_context(f, {});
+    without_gil([&] { attend(team, queries, keys, values, result.view(), options); });
+    return result.object;
+}
+
+nb::object plain_attention_(nb::handle q, nb::handle k, nb::handle v, nb::handle causal, nb::handle scale,
+                            nb::handle grouped) {
+    return plain_attention_with(q, k, v, causal, scale, grouped, {nullptr, nullptr});
 }
 
 DType to_dtype(const char* function, nb::handle value) {
@@ -166,6 +201,9 @@ array([1., 1., 1., 1.], dtype=float32))doc");
 
     quick_call<attend_with>(m, "attend", std::make_index_sequence<3>());
     quick_call<attend_backward_with>(m, "attend_backward", std::make_index_sequence<6>());
+    m.def("_plain_attention", plain_attention_, nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::arg("causal"),
+          nb::arg("scale").none(), nb::arg("grouped"));
+    quick_call<plain_attention_with>(m, "_plain_attention", std::make_index_sequence<6>());
 
     nb::class_<KernelVerdict>(m, "KernelVerdict", "What explain says of one kernel.")
         .def_ro("kernel", &KernelVerdict::kernel)

@@ -205,6 +205,14 @@ bool requires_gradient(nb::handle tensor) {
     return nb::cast<bool>(nb::handle(is_enabled)());
 }
 
+bool is_autocast() {
+    static PyObject* const is_enabled = keep(nb::module_::import_("torch").attr("is_autocast_enabled"));
+    static PyObject* cpu = PyUnicode_InternFromString("cpu");
+    const nb::object flag = nb::steal(PyObject_Vectorcall(is_enabled, &cpu, 1, nullptr));
+    if (!flag) { throw nb::python_error(); }
+    return flag.is(nb::handle(Py_True));
+}
+
 bool is_negated(nb::handle tensor) {
     static PyObject* const name = PyUnicode_InternFromString("is_neg");
     const nb::object flag = nb::steal(PyObject_CallMethodNoArgs(tensor.ptr(), name));

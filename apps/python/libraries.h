@@ -33,6 +33,9 @@ const ArrayType& array_type(nb::handle object);
 /// Is this a PyTorch tensor whose gradients are being recorded?
 bool requires_gradient(nb::handle tensor);
 
+/// Does PyTorch choose the types of what it computes on the CPU?
+bool is_autocast();
+
 /// Is this a PyTorch tensor that stands for minus what lies in its memory (the imaginary part of a conjugate)?
 bool is_negated(nb::handle tensor);
 

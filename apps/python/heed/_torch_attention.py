@@ -167,6 +167,10 @@ def scaled_dot_product_attention(
     >>> heed.torch.scaled_dot_product_attention(x, x, x, is_causal=True).shape
     torch.Size([2, 3, 5, 4])
     """
+    if attn_mask is None and not dropout_p:
+        out = _core._plain_attention(query, key, value, is_causal, scale, enable_gqa)
+        if out is not None:
+            return out
     if attn_mask is not None and is_causal:
         raise Error("[scaled_dot_product_attention] attn_mask: expected None where is_causal is set, got a tensor")
     if not 0.0 <= dropout_p <= 1.0:
