@@ -250,7 +250,7 @@ TEST(Rope, EveryInstructionSetTypeAndLayoutAgreesWithTheReference) {
         const std::string name = "cpu-" + std::string(set.name);
         ASSERT_EQ(setenv("HEED_KERNEL", name.c_str(), 1), 0);
         for (const Pairing pairing : {Pairing::halves, Pairing::interleaved}) {
-            for (const auto& [rotary, size] : {std::pair{128, 128}, {2, 2}, {34, 47}, {6, 64}, {172, 180}}) {
+            for (const auto& [rotary, size] : {std::pair{128, 128}, {2, 2}, {34, 47}, {6, 64}, {96, 96}, {172, 180}}) {
                 for (const Layout& layout : {Layout{false, false, false}, {true, false, false}, {false, true, true}}) {
                     SCOPED_TRACE(name + " rotary " + std::to_string(rotary) + " of " + std::to_string(size));
                     for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
@@ -283,6 +283,60 @@ TEST(Rope, SameBitsForAnyThreadsNeighboursAndCuts) {
     }
     EXPECT_EQ(std::memcmp(one.data(), four.data(), one.bytes()), 0);
     EXPECT_EQ(std::memcmp(one.data(), cut.data(), one.bytes()), 0);
+}
+
+TEST(Rope, SameBitsWhateverPositionsStandBefore) {
+    const std::int64_t positions[] = {5,        6,         7,  8,  9,  10, -3,       -2,       -1,       0,
+                                      1,        2,         40, 40, 41, 39, 16777214, 16777215, 16777216, 16777217,
+                                      16777218, -16777215, 48, 49, 51, 52, 53,       54,       55,       56};
+    constexpr std::int64_t T = std::size(positions);
+    const Tensor x = noise(DType::f32, {1, 1, T, 40});
+    for (const double factor : {1.0, 1.5}) {
+        RopeTable table = table_of(40);
+        table.attention_factor = factor;
+        const Tensor together = rotated(x, table, {.positions = View(positions, {T})});
+        Tensor apart(DType::f32, x.shape());
+        Context context(1);
+        for (std::int64_t t = 0; t < T; ++t) {
+            rope(context, x.view().slice(2, t, t + 1), apart.view().slice(2, t, t + 1), table, {.first = positions[t]});
+        }
+        EXPECT_EQ(std::memcmp(together.data(), apart.data(), apart.bytes()), 0) << factor;
+    }
+}
+
+/// Whole pages from head to head have a way of their own; the bits have not.
+TEST(Rope, SameBitsHoweverFarHeadsLieApart) {
+    constexpr std::int64_t H = 19, T = 32, size = 128;  // in groups of 8: two whole, one not
+    for (const cpu::InstructionSet& set : cpu::instruction_sets()) {
+        if (!set.missing.empty()) { continue; }
+        const std::string name = "cpu-" + std::string(set.name);
+        ASSERT_EQ(setenv("HEED_KERNEL", name.c_str(), 1), 0);
+        Context context(2);
+        for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
+            for (const auto& [pairing, rotary] :
+                 {std::pair{Pairing::halves, 128}, {Pairing::halves, 96}, {Pairing::interleaved, 128}}) {
+                const RopeTable table = table_of(rotary, pairing);
+                const Tensor spread = noise(dtype, {1, H, T + 1, size});
+                Tensor pages(dtype, {1, H, T, size});
+                Tensor expected(dtype, spread.shape());
+                const std::size_t bytes = pages.bytes() / H;
+                const std::size_t spread_bytes = spread.bytes() / H;
+                const auto head = [](const Tensor& t, std::int64_t h, std::size_t each) {
+                    return static_cast<std::byte*>(const_cast<void*>(t.data())) + static_cast<std::size_t>(h) * each;
+                };
+                for (std::int64_t h = 0; h < H; ++h) {
+                    std::memcpy(head(pages, h, bytes), head(spread, h, spread_bytes), bytes);
+                }
+                rope(context, spread, expected, table, {.first = 3});
+                rope(context, pages, pages, table, {.first = 3});
+                for (std::int64_t h = 0; h < H; ++h) {
+                    ASSERT_EQ(std::memcmp(head(pages, h, bytes), head(expected, h, spread_bytes), bytes), 0)
+                        << name << " " << to_string(dtype) << " rotary " << rotary << " head " << h;
+                }
+            }
+        }
+    }
+    unsetenv("HEED_KERNEL");
 }
 
 TEST(Rope, PositionsAsListAndAsBatch) {
