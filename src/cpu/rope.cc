@@ -35,6 +35,16 @@ std::int64_t block_of(const RopeCall& call, std::int64_t batch, std::int64_t tok
     return block;
 }
 
+constexpr std::int64_t rope_vector = 16;  ///< floats of a vector
+
+/// Room to move the table within a page, cosines, sines (read up to half a vector beyond their end), two rows of
+/// double, and one row in float32.
+std::size_t rope_scratch_bytes(const RopeCall& call) {
+    const std::int64_t floats =
+        (2 * call.block + 4) * call.padded_pairs + std::max(call.size, 2 * call.pairs) + rope_vector;
+    return static_cast<std::size_t>(RopeCall::page) + static_cast<std::size_t>(floats) * sizeof(float);
+}
+
 }  // namespace
 
 void rope(detail::Pool& pool, const RopeProblem& p) {
@@ -44,8 +54,7 @@ void rope(detail::Pool& pool, const RopeProblem& p) {
     call.heads = p.x.extent(1);
     call.pairs = p.pairs();
     call.size = p.in_place ? 2 * call.pairs : p.x.extent(3);
-    constexpr std::int64_t widest = 16;
-    call.padded_pairs = (call.pairs + widest - 1) / widest * widest;
+    call.padded_pairs = (call.pairs + rope_vector - 1) / rope_vector * rope_vector;
     std::vector<double> frequencies = p.frequencies;
     frequencies.resize(static_cast<std::size_t>(call.padded_pairs));
     call.frequencies = frequencies.data();
@@ -57,9 +66,7 @@ void rope(detail::Pool& pool, const RopeProblem& p) {
     const std::int64_t tokens = p.x.extent(2);
     call.block = block_of(call, p.x.extent(0), tokens, pool.threads());
     const std::int64_t blocks = (tokens + call.block - 1) / call.block;
-    // Cosines, sines (read up to half a vector beyond their end), and one row in float32.
-    const std::int64_t floats = 2 * call.block * call.padded_pairs + std::max(call.size, 2 * call.pairs) + widest;
-    const std::size_t scratch = static_cast<std::size_t>(floats) * sizeof(float);
+    const std::size_t scratch = rope_scratch_bytes(call);
     for (int worker = 0; worker < pool.threads(); ++worker) { pool.scratch(worker).at_least(scratch); }
     const auto kernel = instruction_set().kernels->rope.block;
     // Waking the team costs a few microseconds, which is what one core needs for so many numbers.

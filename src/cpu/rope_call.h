@@ -28,6 +28,9 @@ struct RopeCall {
     /// Tokens that share a table of cosines and sines.
     std::int64_t block = 64;
     static constexpr std::int64_t most_block = 256;
+
+    /// Reads wait for earlier writes whose addresses agree with theirs modulo this, even if they differ otherwise.
+    static constexpr std::int64_t page = 4096;
 };
 
 }  // namespace heed::cpu

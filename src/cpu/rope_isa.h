@@ -26,7 +26,20 @@ struct RopeKernel {
         std::int64_t from_stride;
         std::int64_t to_stride;
         std::int64_t count;
+        std::int64_t ahead;  ///< from a row to the one that will be wanted a while later
     };
+
+    /// Asks for numbers that come later, to wait in the second-level cache: the first level is too small for as many.
+    /// A line of 16-bit numbers takes so long to compute that the core alone does not look far enough ahead; f32 needs
+    /// no help, and is slower with it.
+    template <class From, int Numbers>
+    static HEED_INLINE void ask_for(const typename From::Word* from) {
+        if constexpr (sizeof(*from) == 2) {
+            constexpr int line = 64 / sizeof(*from);
+            HEED_UNROLL
+            for (int n = 0; n < Numbers; n += line) { __builtin_prefetch(from + n, 0, 2); }
+        }
+    }
 
     /// Which of 2L numbers comes to a lane. For x: shuffles within 16 bytes, which are the quickest everywhere; the
     /// table, which is shuffled once for many rows, follows their order.
@@ -67,28 +80,29 @@ struct RopeKernel {
         }
     }
 
-    /// Two bf16 that share a 32-bit lane are parted by a shift and a mask, and never change places.
+    /// Two vectors of bf16 come and go at once, as one vector of memory.
     template <class From, class To>
-    static constexpr bool lanes_of_pairs = (std::is_same_v<From, Bf16> && std::is_same_v<To, Bf16>);
+    static constexpr bool in_twos = (std::is_same_v<From, Bf16> && std::is_same_v<To, Bf16>);
 
-    /// K vectors of numbers in a row; `pairwise`, every two vectors hold the even and the odd ones of 2L.
-    template <class From, int K, bool pairwise>
+    /// K vectors of numbers in a row.
+    template <class From, int K, bool twos>
     static HEED_INLINE void get(const typename From::Word* from, F<L> (&x)[K]) {
         HEED_UNROLL
-        for (int n = 0; n < K; n += pairwise ? 2 : 1) {
-            if constexpr (pairwise) {
-                From::get_pairs(from + n * L, x[n], x[n + 1]);
+        for (int n = 0; n < K; n += twos ? 2 : 1) {
+            if constexpr (twos) {
+                From::get_two(from + n * L, x[n], x[n + 1]);
             } else {
                 x[n] = From::get(from + n * L);
+                read_here(x[n]);
             }
         }
     }
-    template <class To, int K, bool pairwise>
+    template <class To, int K, bool twos>
     static HEED_INLINE void put(typename To::Word* to, const F<L> (&x)[K]) {
         HEED_UNROLL
-        for (int n = 0; n < K; n += pairwise ? 2 : 1) {
-            if constexpr (pairwise) {
-                To::put_pairs(to + n * L, x[n], x[n + 1]);
+        for (int n = 0; n < K; n += twos ? 2 : 1) {
+            if constexpr (twos) {
+                To::put_two(to + n * L, x[n], x[n + 1]);
             } else {
                 To::put(to + n * L, x[n]);
             }
@@ -101,29 +115,34 @@ struct RopeKernel {
     template <class From, class To, int K>
     static HEED_INLINE void rotate_halves(const Rows<From, To>& rows, std::int64_t pairs, std::int64_t i,
                                           const float* cosines, const float* sines) {
-        constexpr bool pairwise = lanes_of_pairs<From, To> && K % 2 == 0;
+        constexpr bool twos = in_twos<From, To> && K % 2 == 0;
         F<L> c[K];
         F<L> s[K];
         get<Float, K, false>(cosines + i, c);
         get<Float, K, false>(sines + i, s);
-        if constexpr (pairwise) {
+        if constexpr (twos && !Bf16::halves_are_quicker) {
             part<K>(c);
             part<K>(s);
         }
         const typename From::Word* from = rows.from + i;
         typename To::Word* to = rows.to + i;
-        for (std::int64_t row = 0; row < rows.count; ++row, from += rows.from_stride, to += rows.to_stride) {
+        const Rows<From, To> all = rows;  // what is written could be `rows`, for all the compiler knows
+        for (std::int64_t row = 0; row < all.count; ++row, from += all.from_stride, to += all.to_stride) {
+            if (all.ahead != 0) {
+                ask_for<From, K * L>(from + all.ahead);
+                ask_for<From, K * L>(from + all.ahead + pairs);
+            }
             F<L> a[K];
             F<L> b[K];
-            get<From, K, pairwise>(from, a);
-            get<From, K, pairwise>(from + pairs, b);
+            get<From, K, twos>(from, a);
+            get<From, K, twos>(from + pairs, b);
             F<L> turned[K];
             HEED_UNROLL
             for (int n = 0; n < K; ++n) { turned[n] = a[n] * c[n] - b[n] * s[n]; }
-            put<To, K, pairwise>(to, turned);
+            put<To, K, twos>(to, turned);
             HEED_UNROLL
             for (int n = 0; n < K; ++n) { turned[n] = a[n] * s[n] + b[n] * c[n]; }
-            put<To, K, pairwise>(to + pairs, turned);
+            put<To, K, twos>(to + pairs, turned);
         }
     }
 
@@ -131,7 +150,7 @@ struct RopeKernel {
     template <class From, class To, int K>
     static HEED_INLINE void rotate_neighbours(const Rows<From, To>& rows, std::int64_t i, const float* cosines,
                                               const float* sines) {
-        constexpr bool pairwise = lanes_of_pairs<From, To>;
+        constexpr bool pairwise = in_twos<From, To>;
         F<L> c[K];
         F<L> s[K];
         get<Float, K, false>(cosines + i, c);
@@ -143,7 +162,9 @@ struct RopeKernel {
         }
         const typename From::Word* from = rows.from + 2 * i;
         typename To::Word* to = rows.to + 2 * i;
-        for (std::int64_t row = 0; row < rows.count; ++row, from += rows.from_stride, to += rows.to_stride) {
+        const Rows<From, To> all = rows;
+        for (std::int64_t row = 0; row < all.count; ++row, from += all.from_stride, to += all.to_stride) {
+            if (all.ahead != 0) { ask_for<From, 2 * K * L>(from + all.ahead); }
             F<L> a[K];
             F<L> b[K];
             HEED_UNROLL
@@ -151,8 +172,10 @@ struct RopeKernel {
                 if constexpr (pairwise) {
                     From::get_pairs(from + 2 * n * L, a[n], b[n]);
                 } else {
-                    const F<L> x = From::get(from + 2 * n * L);
-                    const F<L> y = From::get(from + (2 * n + 1) * L);
+                    F<L> x = From::get(from + 2 * n * L);
+                    F<L> y = From::get(from + (2 * n + 1) * L);
+                    read_here(x);
+                    read_here(y);
                     a[n] = shuffled<Order::parted_evens>(x, y);
                     b[n] = shuffled<Order::parted_odds>(x, y);
                 }
@@ -190,21 +213,26 @@ struct RopeKernel {
         }
     }
 
+    /// Pairs from i on, K vectors at a time; returns the first that is left.
+    template <class From, class To, int K>
+    static HEED_INLINE std::int64_t columns(const RopeCall& call, const Rows<From, To>& rows, std::int64_t i,
+                                            const float* cosines, const float* sines) {
+        for (; i + K * L <= call.pairs; i += K * L) {
+            if (call.interleaved) {
+                rotate_neighbours<From, To, K>(rows, i, cosines, sines);
+            } else {
+                rotate_halves<From, To, K>(rows, call.pairs, i, cosines, sines);
+            }
+        }
+        return i;
+    }
+
     template <class From, class To>
     static HEED_INLINE void rotate(const RopeCall& call, const Rows<From, To>& rows, const float* cosines,
                                    const float* sines) {
-        std::int64_t i = 0;
-        const auto columns = [&]<int K>() {
-            for (; i + K * L <= call.pairs; i += K * L) {
-                if (call.interleaved) {
-                    rotate_neighbours<From, To, K>(rows, i, cosines, sines);
-                } else {
-                    rotate_halves<From, To, K>(rows, call.pairs, i, cosines, sines);
-                }
-            }
-        };
-        columns.template operator()<widest>();
-        columns.template operator()<1>();
+        std::int64_t i = columns<From, To, widest>(call, rows, 0, cosines, sines);
+        if constexpr (widest > 2) { i = columns<From, To, 2>(call, rows, i, cosines, sines); }
+        i = columns<From, To, 1>(call, rows, i, cosines, sines);
         if (i < call.pairs || 2 * call.pairs < call.size) { finish(call, rows, i, cosines, sines); }
     }
 
@@ -212,21 +240,21 @@ struct RopeKernel {
     template <class From, class To>
     struct Straight {
         static HEED_INLINE void rows(const RopeCall& call, const char* from, char* to, std::int64_t count,
-                                     const float* cosines, const float* sines, float*) {
+                                     std::int64_t ahead, const float* cosines, const float* sines, float*) {
             rotate<From, To>(call,
                              {reinterpret_cast<const typename From::Word*>(from),
-                              reinterpret_cast<typename To::Word*>(to), call.x.h, call.out.h, count},
+                              reinterpret_cast<typename To::Word*>(to), call.x.h, call.out.h, count, ahead},
                              cosines, sines);
         }
     };
     /// Any strides and types, by way of a row in scratch.
     struct Gathered {
-        static HEED_INLINE void rows(const RopeCall& call, const char* from, char* to, std::int64_t count,
+        static HEED_INLINE void rows(const RopeCall& call, const char* from, char* to, std::int64_t count, std::int64_t,
                                      const float* cosines, const float* sines, float* scratch) {
             for (std::int64_t n = 0; n < count; ++n) {
                 load_row<Isa>(call.x.dtype, from + n * call.x.h * bytes_of(call.x.dtype), call.x.column, call.size,
                               scratch);
-                rotate<Float, Float>(call, {scratch, scratch, 0, 0, 1}, cosines, sines);
+                rotate<Float, Float>(call, {scratch, scratch, 0, 0, 1, 0}, cosines, sines);
                 store_row<Isa>(call.out.dtype, to + n * call.out.h * bytes_of(call.out.dtype), call.out.column,
                                call.size, scratch, 1.0F);
             }
@@ -234,34 +262,61 @@ struct RopeKernel {
     };
     static HEED_INLINE std::int64_t bytes_of(DType dtype) { return dtype == DType::f32 ? 4 : 2; }
 
+    struct Table {
+        float* cosines;
+        float* sines;
+    };
+
     /// Token by token, the rows of several heads together: a row of the table then comes once for all of them from the
-    /// second-level cache, which is busy with x, and x is read in as many runs. On Zen 4, [B,H,T,D] f32 in place: 2
-    /// heads have 70 % of the speed of a plain loop over the same memory, 4 93 %, 8 100 %, 12 88 %; to another tensor,
-    /// where as many runs are written, 4 have 93 % and 8 63 %. Asking for lines ahead of the hardware gained nothing.
+    /// second-level cache, which is busy with x, and x is read in as many runs. Speed against a plain loop over the
+    /// same memory on Zen 4, [B,H,T,D] f32 in place: 2 heads 57 %, 4 84 %, 8 109 %, 12 110 %, 16 56 %; bf16 68, 82, 89,
+    /// 86 and 82 %; f32 to another tensor, where as many runs are written: 2 heads 103 %, 4 118 %, 8 81 %.
     template <class Way>
-    static void tokens(const RopeCall& call, std::int64_t b, std::int64_t begin, std::int64_t count,
-                       const float* cosines, const float* sines, float* scratch) {
+    static void tokens(const RopeCall& call, std::int64_t b, std::int64_t begin, std::int64_t count, Table table,
+                       float* scratch) {
         const std::int64_t x_bytes = bytes_of(call.x.dtype);
         const std::int64_t out_bytes = bytes_of(call.out.dtype);
         const bool in_place = call.out.data == call.x.data;
         const std::int64_t together = call.heads_inside ? call.heads : in_place ? 8 : 4;
+        // Whole pages from head to head: each row waits for the one before to be written, unless it comes at once.
+        const bool ask = in_place && !call.heads_inside && call.x.h * x_bytes % RopeCall::page == 0;
+        constexpr std::int64_t rows_ahead = 128;
+        const std::int64_t distance = smaller(count, rows_ahead / together);
         for (std::int64_t h = 0; h < call.heads; h += together) {
             const char* from = call.x.data + (b * call.x.b + h * call.x.h + begin * call.x.t) * x_bytes;
             char* to = call.out.data + (b * call.out.b + h * call.out.h + begin * call.out.t) * out_bytes;
+            const bool more_heads = h + 2 * together <= call.heads;
             for (std::int64_t r = 0; r < count; ++r) {
+                std::int64_t ahead = 0;  // nothing beyond the block, where others may be at work
+                if (ask && r + distance < count) {
+                    ahead = distance * call.x.t;
+                } else if (ask && more_heads) {
+                    ahead = together * call.x.h + (distance - count) * call.x.t;
+                }
                 const std::int64_t at = r * call.padded_pairs;
                 Way::rows(call, from + r * call.x.t * x_bytes, to + r * call.out.t * out_bytes,
-                          smaller(together, call.heads - h), cosines + at, sines + at, scratch);
+                          smaller(together, call.heads - h), ahead, table.cosines + at, table.sines + at, scratch);
             }
         }
     }
 
+    /// Cosines and sines half a page away from the rows of x, modulo pages. Where a row of x takes as many bytes as one
+    /// of cosines, as with 16 bits, it stays so: reading the table then never waits for writes of x.
+    static HEED_INLINE Table place_table(const RopeCall& call, std::int64_t b, std::int64_t begin, float* scratch) {
+        const char* x = call.x.data + (b * call.x.b + begin * call.x.t) * bytes_of(call.x.dtype);
+        const std::uintptr_t wanted = reinterpret_cast<std::uintptr_t>(x) + RopeCall::page / 2;
+        const std::uintptr_t bytes = (wanted - reinterpret_cast<std::uintptr_t>(scratch)) % RopeCall::page;
+        float* cosines = scratch + bytes / 64 * (64 / sizeof(float));
+        return {cosines, cosines + call.block * call.padded_pairs};
+    }
+
     static void block(const RopeCall& call, std::int64_t b, std::int64_t begin, std::int64_t count,
                       const std::int64_t* positions, float* scratch) {
-        float* cosines = scratch;
-        float* sines = cosines + call.block * call.padded_pairs;
-        float* buffer = sines + call.block * call.padded_pairs;
-        RopeTableKernel<Isa>::fill_table(call, count, positions, cosines, sines);
+        const Table table = place_table(call, b, begin, scratch);
+        float* steps = table.sines + call.block * call.padded_pairs;
+        float* row = steps + 4 * call.padded_pairs;
+        RopeTableKernel<Isa>::fill_table(call, count, positions, reinterpret_cast<double*>(steps), table.cosines,
+                                         table.sines);
         auto run = tokens<Gathered>;
         if (call.x.column == 1 && call.out.column == 1) {
             const bool wide_out = call.out.dtype == DType::f32;
@@ -273,7 +328,7 @@ struct RopeKernel {
                 run = wide_out ? tokens<Straight<F16, Float>> : tokens<Straight<F16, F16>>;
             }
         }
-        run(call, b, begin, count, cosines, sines, buffer);
+        run(call, b, begin, count, table, row);
     }
 };
 

@@ -78,26 +78,66 @@ struct RopeTableKernel {
         }
     }
 
-    /// The cosines and sines of `count` positions, in whole vectors: frequencies and rows are padded.
+    /// The cosines and sines of `count` positions, in whole vectors: frequencies and rows are padded. `steps` is room
+    /// for two more rows, of double.
     ///
     /// From one position to the next the angle grows by that of position 1, a seventh of the work. Those of multiples
     /// of 8 are computed anew: errors stay below 1e-14, and what a position gives does not depend on its neighbours.
     /// Far positions are computed one by one, as there the rounding of position * frequency is what counts.
-    static void fill_table(const RopeCall& call, std::int64_t count, const std::int64_t* positions, float* cosines,
-                           float* sines) {
+    static void fill_table(const RopeCall& call, std::int64_t count, const std::int64_t* positions, double* steps,
+                           float* cosines, float* sines) {
         constexpr std::int64_t low_bits = 7;
+        for (std::int64_t i = 0; i < call.padded_pairs; i += wide) {
+            D c;
+            D s;
+            exact(call, i, 1.0, c, s);
+            __builtin_memcpy(steps + i, &c, sizeof(c));
+            __builtin_memcpy(steps + call.padded_pairs + i, &s, sizeof(s));
+        }
+        for (std::int64_t r = 0; r < count;) {
+            Run run{r, 1, positions[r], 0};
+            ++r;
+            if (!is_far(call, run.base)) {
+                run.base = positions[run.row] & ~low_bits;
+                run.skipped = positions[run.row] - run.base;
+                while (r < count && positions[r] == positions[r - 1] + 1 && (positions[r] & low_bits) != 0 &&
+                       !is_far(call, positions[r])) {
+                    ++r;
+                }
+                run.rows = r - run.row;
+            }
+            if (call.factor == 1) {
+                fill_run<false>(call, run, steps, cosines, sines);
+            } else {
+                fill_run<true>(call, run, steps, cosines, sines);
+            }
+        }
+    }
+
+private:
+    /// Rows of the table for positions one after the other: base + skipped, base + skipped + 1, ...
+    struct Run {
+        std::int64_t row;
+        std::int64_t rows;
+        std::int64_t base;
+        std::int64_t skipped;
+    };
+
+    template <bool scaled>
+    static HEED_INLINE void fill_run(const RopeCall& call, const Run& run, const double* steps, float* cosines,
+                                     float* sines) {
         constexpr int side_by_side = 2;  // two chains hide each other's latency; padding is a multiple of both
         for (std::int64_t i = 0; i < call.padded_pairs; i += side_by_side * wide) {
             D c[side_by_side];
             D s[side_by_side];
             D step_c[side_by_side];
             D step_s[side_by_side];
-            const auto compute = [&](std::int64_t position, D(&cosine)[side_by_side], D(&sine)[side_by_side]) {
-                HEED_UNROLL
-                for (int n = 0; n < side_by_side; ++n) {
-                    exact(call, i + n * wide, static_cast<double>(position), cosine[n], sine[n]);
-                }
-            };
+            HEED_UNROLL
+            for (int n = 0; n < side_by_side; ++n) {
+                exact(call, i + n * wide, static_cast<double>(run.base), c[n], s[n]);
+                step_c[n] = load(steps + i + n * wide);
+                step_s[n] = load(steps + call.padded_pairs + i + n * wide);
+            }
             const auto advance = [&] {
                 HEED_UNROLL
                 for (int n = 0; n < side_by_side; ++n) {
@@ -106,25 +146,21 @@ struct RopeTableKernel {
                     c[n] = next;
                 }
             };
-            compute(1, step_c, step_s);
-            for (std::int64_t r = 0; r < count; ++r) {
-                const std::int64_t p = positions[r];
-                if (is_far(call, p)) {
-                    compute(p, c, s);
-                } else if (r > 0 && p == positions[r - 1] + 1 && (p & low_bits) != 0 && !is_far(call, p - 1)) {
-                    advance();
-                } else {
-                    compute(p & ~low_bits, c, s);
-                    for (std::int64_t n = 0; n < (p & low_bits); ++n) { advance(); }
-                }
+            const auto keep = [&](std::int64_t r) {
                 HEED_UNROLL
                 for (int n = 0; n < side_by_side; ++n) {
-                    const Half cosine = __builtin_convertvector(c[n] * call.factor, Half);
-                    const Half sine = __builtin_convertvector(s[n] * call.factor, Half);
-                    const std::int64_t at = r * call.padded_pairs + i + n * wide;
+                    const Half cosine = __builtin_convertvector(scaled ? c[n] * call.factor : c[n], Half);
+                    const Half sine = __builtin_convertvector(scaled ? s[n] * call.factor : s[n], Half);
+                    const std::int64_t at = (run.row + r) * call.padded_pairs + i + n * wide;
                     __builtin_memcpy(cosines + at, &cosine, sizeof(cosine));
                     __builtin_memcpy(sines + at, &sine, sizeof(sine));
                 }
+            };
+            for (std::int64_t n = 0; n < run.skipped; ++n) { advance(); }
+            keep(0);
+            for (std::int64_t r = 1; r < run.rows; ++r) {
+                advance();
+                keep(r);
             }
         }
     }
