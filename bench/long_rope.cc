@@ -50,9 +50,7 @@ void rope_against_memory(Context& context, const LongSettings& settings) {
                         {"GB/s", bytes / median(seconds[0])},
                         {"plain GB/s", bytes / median(seconds[1])},
                         {"% of plain", percent}}};
-        // Interleaved f16 has no bar: converting and shuffling it takes a core as long as memory does.
-        const bool computes = c.dtype == DType::f16 && c.pairing == Pairing::interleaved;
-        print(computes ? row : with_bar(row, "% of plain", percent, 80, false));
+        print(with_bar(row, "% of plain", percent, 80, false));
     }
 }
 
