@@ -66,7 +66,7 @@ struct DecodeBytes {
     template <int R>
     static HEED_INLINE void scores(const RowRun& k, const char* next, std::int64_t size, const Query* query,
                                    Group& group, int row) {
-        if constexpr (R == 1) {
+        if (R == 1 && size <= 2 * columns) {
             scores_of_one(k, size, *query, group.weights[row]);
         } else {
             scores_of_some<R>(k, next, size, query, group, row);
@@ -123,8 +123,9 @@ struct DecodeBytes {
     }
 
 private:
-    /// Four keys at a time, from end to end: then the hardware fetches ahead, and as fast as memory gives. Turned
-    /// within quarters of a register only, a lane belongs to a key and to four columns of the quarter.
+    /// Four short keys at a time, from end to end: then the hardware fetches ahead, and as fast as memory gives; four
+    /// long ones, side by side, are slower than those that were asked for. Turned within quarters of a register only, a
+    /// lane belongs to a key and to four columns of the quarter.
     static HEED_BYTES void scores_of_one(const RowRun& k, std::int64_t size, const Query& query, float* scores) {
         for (int j = 0; j < L; j += 4) {
             __m512i sum[2] = {_mm512_setzero_si512(), _mm512_setzero_si512()};
