@@ -184,6 +184,53 @@ Scored adjust_scores(const Call& call, const RowTile& tile, const KeyBlock& bloc
     return scored;
 }
 
+/// What most calls with a bias need and nothing else: scores = factor * scores + bias * log2(e) for keys that all rows
+/// see, in place; largest[row] is raised.
+template <class Isa, int L>
+void add_dense(float factor, int vectors, std::int64_t count, const DenseRows& dense, float* scores, float* largest) {
+    using S = Simd<Isa, L>;
+    const std::int64_t stride = L * vectors;
+    const F<L> hidden = S::all(negative_infinity);
+    for (int n = 0; n < vectors; ++n) {
+        const float* const* rows = dense.row + n * L;
+        F<L> most = S::load(largest + n * L);
+        const auto add = [&]<bool Hides>(float* place, F<L> more) {
+            F<L> x = S::load(place) * S::all(factor);
+            x = !Hides || more != hidden ? more * S::all(1.44269504F) + x : more;
+            S::store(place, x);
+            most = S::max(x, most);
+        };
+        const auto add_each = [&]<bool Hides>(float* place, const F<L>(&more)[L]) {
+            HEED_UNROLL
+            for (int g = 0; g < L; ++g) {
+                if (g % 4 == 0) { asm("" : "+r"(place)); }  // else an address is kept, and spilled, for each key
+                add.template operator()<Hides>(place, more[g]);
+                place += stride;
+            }
+        };
+        std::int64_t j = 0;
+        for (; j + L <= count; j += L) {
+            F<L> more[L];
+            HEED_UNROLL
+            for (int r = 0; r < L; ++r) { more[r] = S::load(rows[r] + dense.first + j); }
+            // As words, -infinity is above all other numbers but some NaN: one look tells whether a square hides any.
+            U<L> top = U<L>(more[0]);
+            HEED_UNROLL
+            for (int r = 1; r < L; ++r) { top = U<L>(more[r]) > top ? U<L>(more[r]) : top; }
+            const bool hides = !S::every(I<L>(top < U<L>(hidden)));
+            S::transpose(more);
+            float* place = scores + j * stride + n * L;
+            hides ? add_each.template operator()<true>(place, more) : add_each.template operator()<false>(place, more);
+        }
+        for (; j < count; ++j) {
+            float lane[L];
+            for (int r = 0; r < L; ++r) { lane[r] = rows[r][dense.first + j]; }
+            add.template operator()<true>(scores + j * stride + n * L, S::load(lane));
+        }
+        S::store(largest + n * L, most);
+    }
+}
+
 /// Keys of a block that are scored and adjusted together: few enough for their scores to stay in the first-level cache,
 /// a whole number of register tiles of any kind, and of vectors.
 constexpr std::int64_t adjusted_keys = 48;
@@ -213,6 +260,7 @@ Scored score_block(const Call& call, const RowTile& tile, const Keys& keys, cons
     DenseRows dense(call, tile, pattern, rows, scratch);
     const bool adjusts = dense.any || call.alibi || call.cap > 0;
     const std::int64_t together = adjusts ? adjusted_keys : block.count;
+    const bool only_dense = dense.any && !call.alibi && !(call.cap > 0);
     Scored scored{.factor = 1, .partial = false};
     for (std::int64_t from = 0; from < block.count; from += together) {
         const std::int64_t to = smaller(from + together, block.count);
@@ -227,6 +275,11 @@ Scored score_block(const Call& call, const RowTile& tile, const Keys& keys, cons
             raw_scores<Isa, Product, L>(tile, part, q, depth, scores);
         }
         dense.turn_to<Isa>(call, tile, keys, part, pattern, scratch);
+        if (only_dense && part.seen_by_all(tile)) {
+            add_dense<Isa, L>(call.factor, tile.vectors, part.count, dense, scores, largest);
+            scored = {.factor = 1, .partial = true};
+            continue;
+        }
         float* slopes = cap_slope == nullptr ? nullptr : cap_slope + from * stride;
         const Scored some = adjust_scores<Isa, L>(call, tile, part, dense, scores, slopes, largest);
         scored = {.factor = some.factor, .partial = scored.partial || some.partial};
