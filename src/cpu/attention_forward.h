@@ -200,7 +200,9 @@ private:
         const bool in_pairs =
             Product::depth_per_lane == 2 && !careful && (!drops || (call.keep.data == nullptr && block.begin % 2 == 0));
         if (in_pairs) {
-            weigh_pairs<Isa, L>(tile, block, scored, scores, scratch.now, state, scratch.alpha, scratch.pairs);
+            // Their sum is also what lse is made of: rough only where nobody asks for that.
+            const auto weigh_in_pairs = call.has_lse ? weigh_pairs<Isa, L, false> : weigh_pairs<Isa, L, true>;
+            weigh_in_pairs(tile, block, scored, scores, scratch.now, state, scratch.alpha, scratch.pairs);
             if (drops) { drop_pairs<Isa, L>(call, tile, block, scratch.pairs); }
         } else {
             weigh<Isa, L>(tile, block, scored, careful, scores, scratch.now, state, scratch.alpha);
