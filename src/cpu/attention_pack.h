@@ -126,7 +126,10 @@ void pack_queries(const Call& call, const RowTile& tile, float* staging, float* 
     for (int r = 0; tile.rows == most_rows && r < most_rows; ++r) {
         for (std::int64_t at = 0; at < bytes; at += 64) { __builtin_prefetch(address(r) + at, 0, 3); }
     }
-    const bool direct = !pairs && from.dtype == DType::f32 && from.column == 1;
+    bool direct = from.column == 1 && (pairs ? call.head_size % 2 == 0 : from.dtype == DType::f32);
+    for (int r = 0; pairs && r < tile.rows; ++r) {
+        direct = direct && reinterpret_cast<std::uintptr_t>(address(r)) % 4 == 0;  // pairs are read as words
+    }
     if (!direct) {
         for (int r = 0; r < tile.rows; ++r) {
             if constexpr (pairs) {
