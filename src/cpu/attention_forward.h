@@ -137,6 +137,12 @@ public:
             }
             KeyBlock block{.begin = j, .count = smaller(call.tile_keys, end - j)};
             bool packed = false;
+            KeysAhead keys_ahead;
+            const std::int64_t following = smaller(call.tile_keys, end - j - block.count);
+            if (Product::depth_per_lane == 2) {
+                keys_ahead.add(value_rows(call, s, g), j + block.count, following, call.value_size);
+                keys_ahead.add(key_rows(call, s, g), j + block.count, following, call.head_size);
+            }
             for (std::int64_t t = 0; t < tiles; ++t) {
                 const RowTile& tile = scratch.tiles[t];
                 if (tile.begin >= j + block.count || tile.end <= j) { continue; }
@@ -154,11 +160,13 @@ public:
                 const NextBias next{dense && from < end ? scratch.bias_rows + after : nullptr,
                                     scratch.tiles[after].rows, from, end};
                 with_lanes<Isa>(tile.lanes, [&]<int L>() {
-                    if (!call.pattern) { step<L>(call, tile, keys, block, Cover::all, next, t, ahead, scratch); }
+                    if (!call.pattern) {
+                        step<L>(call, tile, keys, block, Cover::all, next, t, ahead, keys_ahead, scratch);
+                    }
                     for (int n = 0; call.pattern && n < seen; ++n) {
                         const PatternRun& run = scratch.work[t].runs[number][n];
                         KeyBlock part = block.template part<Product>(run.begin, run.end);
-                        step<L>(call, tile, keys, part, run.cover, next, t, ahead, scratch);
+                        step<L>(call, tile, keys, part, run.cover, next, t, ahead, keys_ahead, scratch);
                     }
                 });
             }
@@ -178,7 +186,8 @@ public:
 private:
     template <int L>
     static void step(const Call& call, const RowTile& tile, const Keys& keys, KeyBlock& block, Cover pattern,
-                     const NextBias& next, std::int64_t t, RowsAhead& ahead, const Scratch& scratch) {
+                     const NextBias& next, std::int64_t t, RowsAhead& ahead, KeysAhead& keys_ahead,
+                     const Scratch& scratch) {
         const Sizes<Isa, Product> z(call);
         float* scores = scratch.score.scores;
         const std::int64_t stride = tile.lanes * tile.vectors;
@@ -238,9 +247,10 @@ private:
         };
         scratch.next.fetch_values();
         const auto add = [&](float* to, std::int64_t to_stride, Old how, const float* factor) {
+            using Beside = std::conditional_t<Product::depth_per_lane == 2, KeysAhead&, NothingBeside>;
             matrix_add<Isa, Product, Isa::lanes, Walk::along_column>(
                 weights, stride, block.v, block.v_stride, to, to_stride, tile.rows,
-                static_cast<int>(z.value_stride / Isa::lanes), how, factor, span);
+                static_cast<int>(z.value_stride / Isa::lanes), how, factor, span, Beside(keys_ahead));
         };
         if (scratch.straight[t]) {
             float factor[most_rows];

@@ -76,7 +76,12 @@ public:
     using S = Simd<Isa, L>;
 
     HEED_INLINE PairWeights(const RowTile& tile, const KeyBlock& block, float factor, const float* scores, float* pairs)
-        : tile_(tile), block_(block), stride_(L * tile.vectors), scores_(scores), pairs_(pairs), factor_(S::all(factor)) {
+        : tile_(tile),
+          block_(block),
+          stride_(L * tile.vectors),
+          scores_(scores),
+          pairs_(pairs),
+          factor_(S::all(factor)) {
         seen_keys(tile, block, seen_begin_, seen_end_);
     }
 
