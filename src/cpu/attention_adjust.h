@@ -185,12 +185,13 @@ Scored adjust_scores(const Call& call, const RowTile& tile, const KeyBlock& bloc
 }
 
 /// What most calls with a bias need and nothing else: scores = factor * scores + bias * log2(e) for keys that all rows
-/// see, in place; largest[row] is raised.
+/// see, in place; largest[row] is raised. Returns whether any is hidden.
 template <class Isa, int L>
-void add_dense(float factor, int vectors, std::int64_t count, const DenseRows& dense, float* scores, float* largest) {
+bool add_dense(float factor, int vectors, std::int64_t count, const DenseRows& dense, float* scores, float* largest) {
     using S = Simd<Isa, L>;
     const std::int64_t stride = L * vectors;
     const F<L> hidden = S::all(negative_infinity);
+    bool hides_any = false;
     for (int n = 0; n < vectors; ++n) {
         const float* const* rows = dense.row + n * L;
         F<L> most = S::load(largest + n * L);
@@ -218,6 +219,7 @@ void add_dense(float factor, int vectors, std::int64_t count, const DenseRows& d
             HEED_UNROLL
             for (int r = 1; r < L; ++r) { top = U<L>(more[r]) > top ? U<L>(more[r]) : top; }
             const bool hides = !S::every(I<L>(top < U<L>(hidden)));
+            hides_any = hides_any || hides;
             S::transpose(more);
             float* place = scores + j * stride + n * L;
             hides ? add_each.template operator()<true>(place, more) : add_each.template operator()<false>(place, more);
@@ -225,10 +227,12 @@ void add_dense(float factor, int vectors, std::int64_t count, const DenseRows& d
         for (; j < count; ++j) {
             float lane[L];
             for (int r = 0; r < L; ++r) { lane[r] = rows[r][dense.first + j]; }
+            hides_any = hides_any || !S::every(S::load(lane) != hidden);
             add.template operator()<true>(scores + j * stride + n * L, S::load(lane));
         }
         S::store(largest + n * L, most);
     }
+    return hides_any;
 }
 
 /// Keys of a block that are scored and adjusted together: few enough for their scores to stay in the first-level cache,
@@ -266,6 +270,7 @@ Scored score_block(const Call& call, const RowTile& tile, const Keys& keys, cons
         const std::int64_t to = smaller(from + together, block.count);
         const KeyBlock part = block.template part<Product>(from, to);
         float* scores = scratch.scores + from * stride;
+        const bool quick = only_dense && part.seen_by_all(tile);
         if (asks) {
             const NextBias here{&rows, tile.rows, block.begin + to, block_end};
             BiasAhead ahead = (to < block.count ? here : next).ahead(call);
@@ -275,9 +280,9 @@ Scored score_block(const Call& call, const RowTile& tile, const Keys& keys, cons
             raw_scores<Isa, Product, L>(tile, part, q, depth, scores);
         }
         dense.turn_to<Isa>(call, tile, keys, part, pattern, scratch);
-        if (only_dense && part.seen_by_all(tile)) {
-            add_dense<Isa, L>(call.factor, tile.vectors, part.count, dense, scores, largest);
-            scored = {.factor = 1, .partial = true};
+        if (quick) {
+            const bool hides = add_dense<Isa, L>(call.factor, tile.vectors, part.count, dense, scores, largest);
+            scored = {.factor = 1, .partial = scored.partial || hides};
             continue;
         }
         float* slopes = cap_slope == nullptr ? nullptr : cap_slope + from * stride;

@@ -139,7 +139,7 @@ public:
             bool packed = false;
             KeysAhead keys_ahead;
             const std::int64_t following = smaller(call.tile_keys, end - j - block.count);
-            if (Product::depth_per_lane == 2) {
+            if (asks_for_keys) {
                 keys_ahead.add(value_rows(call, s, g), j + block.count, following, call.value_size);
                 keys_ahead.add(key_rows(call, s, g), j + block.count, following, call.head_size);
             }
@@ -184,6 +184,9 @@ public:
     }
 
 private:
+    /// Products of pairs take half the time, so that more of the waiting for memory would show.
+    static constexpr bool asks_for_keys = Product::depth_per_lane == 2;
+
     template <int L>
     static void step(const Call& call, const RowTile& tile, const Keys& keys, KeyBlock& block, Cover pattern,
                      const NextBias& next, std::int64_t t, RowsAhead& ahead, KeysAhead& keys_ahead,
@@ -247,10 +250,16 @@ private:
         };
         scratch.next.fetch_values();
         const auto add = [&](float* to, std::int64_t to_stride, Old how, const float* factor) {
-            using Beside = std::conditional_t<Product::depth_per_lane == 2, KeysAhead&, NothingBeside>;
-            matrix_add<Isa, Product, Isa::lanes, Walk::along_column>(
-                weights, stride, block.v, block.v_stride, to, to_stride, tile.rows,
-                static_cast<int>(z.value_stride / Isa::lanes), how, factor, span, Beside(keys_ahead));
+            const auto product = [&](auto&& beside) {
+                matrix_add<Isa, Product, Isa::lanes, Walk::along_column>(
+                    weights, stride, block.v, block.v_stride, to, to_stride, tile.rows,
+                    static_cast<int>(z.value_stride / Isa::lanes), how, factor, span, beside);
+            };
+            if constexpr (asks_for_keys) {
+                product(keys_ahead);
+            } else {
+                product(NothingBeside{});
+            }
         };
         if (scratch.straight[t]) {
             float factor[most_rows];

@@ -120,9 +120,9 @@ HEED_INLINE void with_constant(int n, Function&& function) {
 
 /// C[m][n] = A B over m in [0, rows) and `vectors` vectors of L lanes along n; largest as in tile_set.
 template <class Isa, class Product, int L, Walk W, class Beside = NothingBeside>
-void matrix_set(const float* a, std::int64_t a_stride, const float* b, std::int64_t b_stride, std::int64_t depth,
-                float* c, std::int64_t c_stride, std::int64_t rows, int vectors, float* largest = nullptr,
-                Beside&& beside = {}) {
+HEED_APART void matrix_set(const float* a, std::int64_t a_stride, const float* b, std::int64_t b_stride,
+                           std::int64_t depth, float* c, std::int64_t c_stride, std::int64_t rows, int vectors,
+                           float* largest = nullptr, Beside&& beside = {}) {
     const std::int64_t a_step = W == Walk::along_row ? a_stride : 1;
     constexpr int step = Registers<Isa>::widest;
     for (int first = 0; first < vectors; first += step) {
@@ -148,9 +148,9 @@ void matrix_set(const float* a, std::int64_t a_stride, const float* b, std::int6
 /// C[m] = old C[m] + A B over the same ranges. span(m, count) gives the range [begin, end) of k that rows
 /// m .. m+count need; the rest of A is known to be 0 there.
 template <class Isa, class Product, int L, Walk W, class Span, class Beside = NothingBeside>
-void matrix_add(const float* a, std::int64_t a_stride, const float* b, std::int64_t b_stride, float* c,
-                std::int64_t c_stride, std::int64_t rows, int vectors, Old old, const float* factor, Span span,
-                Beside&& beside = {}) {
+HEED_APART void matrix_add(const float* a, std::int64_t a_stride, const float* b, std::int64_t b_stride, float* c,
+                           std::int64_t c_stride, std::int64_t rows, int vectors, Old old, const float* factor,
+                           Span span, Beside&& beside = {}) {
     const std::int64_t a_step = W == Walk::along_row ? a_stride : 1;
     const std::int64_t a_depth = W == Walk::along_row ? 1 : a_stride;
     constexpr int step = Registers<Isa>::widest;
