@@ -137,8 +137,8 @@ private:
 
 /// Steps 2 to 4 over the whole tile; largest[row] is raised. Keys that a vector does not see at all are left alone.
 template <class Isa, int L>
-Scored adjust_scores(const Call& call, const RowTile& tile, const KeyBlock& block, const DenseRows& dense,
-                     float* scores, float* cap_slope, float* largest) {
+HEED_APART Scored adjust_scores(const Call& call, const RowTile& tile, const KeyBlock& block, const DenseRows& dense,
+                                float* scores, float* cap_slope, float* largest) {
     const bool cap = call.cap > 0;
     const bool scale = !cap && (dense.any || call.alibi || !(call.factor > 0));
     const bool cap_later = cap && !dense.any && !call.alibi;
@@ -187,7 +187,8 @@ Scored adjust_scores(const Call& call, const RowTile& tile, const KeyBlock& bloc
 /// What most calls with a bias need and nothing else: scores = factor * scores + bias * log2(e) for keys that all rows
 /// see, in place; largest[row] is raised. Returns whether any is hidden.
 template <class Isa, int L>
-bool add_dense(float factor, int vectors, std::int64_t count, const DenseRows& dense, float* scores, float* largest) {
+HEED_APART bool add_dense(float factor, int vectors, std::int64_t count, const DenseRows& dense, float* scores,
+                          float* largest) {
     using S = Simd<Isa, L>;
     const std::int64_t stride = L * vectors;
     const F<L> hidden = S::all(negative_infinity);

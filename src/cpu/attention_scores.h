@@ -112,8 +112,8 @@ HEED_INLINE void vectors_seeing(const RowTile& tile, std::int64_t begin, std::in
 
 /// Step 1: scores[key][row] = q . k for the keys and vectors that have something to see.
 template <class Isa, class Product, int L, class Beside = NothingBeside>
-void raw_scores(const RowTile& tile, const KeyBlock& block, const float* q, std::int64_t depth, float* scores,
-                Beside&& beside = {}) {
+HEED_APART void raw_scores(const RowTile& tile, const KeyBlock& block, const float* q, std::int64_t depth,
+                           float* scores, Beside&& beside = {}) {
     const std::int64_t stride = tile.lanes * tile.vectors;
     const std::int64_t end = block.begin + block.count;
     // On a diagonal the keys fall into runs, each seen by the same vectors.
