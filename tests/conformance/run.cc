@@ -83,9 +83,14 @@ std::unique_ptr<Outputs> run(Context& context, const Problem& p, const std::stri
     options.kernel = kernel;
     attend(context, p.q.view(), p.k.view(), p.v.view(), outputs->out.mutable_view(), options,
            outputs->lse.mutable_view());
-    if (forward_only()) { return outputs; }
-    attend_backward(context, p.q.view(), p.k.view(), p.v.view(), outputs->out.view(), outputs->lse.view(),
-                    p.dout.view(), outputs->gradients(), options, p.dlse.view());
+    if (!forward_only()) {
+        attend_backward(context, p.q.view(), p.k.view(), p.v.view(), outputs->out.view(), outputs->lse.view(),
+                        p.dout.view(), outputs->gradients(), options, p.dlse.view());
+    }
+    // Kernels may take a shorter way where nobody asks for lse: every other case has its out from such a call.
+    if (p.c.number % 2 == 1) {
+        attend(context, p.q.view(), p.k.view(), p.v.view(), outputs->out.mutable_view(), options);
+    }
     return outputs;
 }
 
