@@ -137,8 +137,8 @@ private:
 
 /// Steps 2 to 4 over the whole tile; largest[row] is raised. Keys that a vector does not see at all are left alone.
 template <class Isa, int L>
-Scored adjust_scores(const Call& call, const RowTile& tile, const KeyBlock& block, const DenseRows& dense,
-                     float* scores, float* cap_slope, float* largest) {
+HEED_APART Scored adjust_scores(const Call& call, const RowTile& tile, const KeyBlock& block, const DenseRows& dense,
+                                float* scores, float* cap_slope, float* largest) {
     const bool cap = call.cap > 0;
     const bool scale = !cap && (dense.any || call.alibi || !(call.factor > 0));
     const bool cap_later = cap && !dense.any && !call.alibi;
@@ -184,6 +184,58 @@ Scored adjust_scores(const Call& call, const RowTile& tile, const KeyBlock& bloc
     return scored;
 }
 
+/// What most calls with a bias need and nothing else: scores = factor * scores + bias * log2(e) for keys that all rows
+/// see, in place; largest[row] is raised. Returns whether any is hidden.
+template <class Isa, int L>
+HEED_APART bool add_dense(float factor, int vectors, std::int64_t count, const DenseRows& dense, float* scores,
+                          float* largest) {
+    using S = Simd<Isa, L>;
+    const std::int64_t stride = L * vectors;
+    const F<L> hidden = S::all(negative_infinity);
+    bool hides_any = false;
+    for (int n = 0; n < vectors; ++n) {
+        const float* const* rows = dense.row + n * L;
+        F<L> most = S::load(largest + n * L);
+        const auto add = [&]<bool Hides>(float* place, F<L> more) {
+            F<L> x = S::load(place) * S::all(factor);
+            x = !Hides || more != hidden ? more * S::all(1.44269504F) + x : more;
+            S::store(place, x);
+            most = S::max(x, most);
+        };
+        const auto add_each = [&]<bool Hides>(float* place, const F<L>(&more)[L]) {
+            HEED_UNROLL
+            for (int g = 0; g < L; ++g) {
+                if (g % 4 == 0) { asm("" : "+r"(place)); }  // else an address is kept, and spilled, for each key
+                add.template operator()<Hides>(place, more[g]);
+                place += stride;
+            }
+        };
+        std::int64_t j = 0;
+        for (; j + L <= count; j += L) {
+            F<L> more[L];
+            HEED_UNROLL
+            for (int r = 0; r < L; ++r) { more[r] = S::load(rows[r] + dense.first + j); }
+            // As words, -infinity is above all other numbers but some NaN: one look tells whether a square hides any.
+            U<L> top = U<L>(more[0]);
+            HEED_UNROLL
+            for (int r = 1; r < L; ++r) { top = U<L>(more[r]) > top ? U<L>(more[r]) : top; }
+            const bool hides = !S::every(I<L>(top < U<L>(hidden)));
+            hides_any = hides_any || hides;
+            S::transpose(more);
+            float* place = scores + j * stride + n * L;
+            hides ? add_each.template operator()<true>(place, more) : add_each.template operator()<false>(place, more);
+        }
+        for (; j < count; ++j) {
+            float lane[L];
+            for (int r = 0; r < L; ++r) { lane[r] = rows[r][dense.first + j]; }
+            hides_any = hides_any || !S::every(S::load(lane) != hidden);
+            add.template operator()<true>(scores + j * stride + n * L, S::load(lane));
+        }
+        S::store(largest + n * L, most);
+    }
+    return hides_any;
+}
+
 /// Keys of a block that are scored and adjusted together: few enough for their scores to stay in the first-level cache,
 /// a whole number of register tiles of any kind, and of vectors.
 constexpr std::int64_t adjusted_keys = 48;
@@ -213,11 +265,13 @@ Scored score_block(const Call& call, const RowTile& tile, const Keys& keys, cons
     DenseRows dense(call, tile, pattern, rows, scratch);
     const bool adjusts = dense.any || call.alibi || call.cap > 0;
     const std::int64_t together = adjusts ? adjusted_keys : block.count;
+    const bool only_dense = dense.any && !call.alibi && !(call.cap > 0);
     Scored scored{.factor = 1, .partial = false};
     for (std::int64_t from = 0; from < block.count; from += together) {
         const std::int64_t to = smaller(from + together, block.count);
         const KeyBlock part = block.template part<Product>(from, to);
         float* scores = scratch.scores + from * stride;
+        const bool quick = only_dense && part.seen_by_all(tile);
         if (asks) {
             const NextBias here{&rows, tile.rows, block.begin + to, block_end};
             BiasAhead ahead = (to < block.count ? here : next).ahead(call);
@@ -227,6 +281,11 @@ Scored score_block(const Call& call, const RowTile& tile, const Keys& keys, cons
             raw_scores<Isa, Product, L>(tile, part, q, depth, scores);
         }
         dense.turn_to<Isa>(call, tile, keys, part, pattern, scratch);
+        if (quick) {
+            const bool hides = add_dense<Isa, L>(call.factor, tile.vectors, part.count, dense, scores, largest);
+            scored = {.factor = 1, .partial = scored.partial || hides};
+            continue;
+        }
         float* slopes = cap_slope == nullptr ? nullptr : cap_slope + from * stride;
         const Scored some = adjust_scores<Isa, L>(call, tile, part, dense, scores, slopes, largest);
         scored = {.factor = some.factor, .partial = scored.partial || some.partial};

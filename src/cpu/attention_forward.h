@@ -137,6 +137,12 @@ public:
             }
             KeyBlock block{.begin = j, .count = smaller(call.tile_keys, end - j)};
             bool packed = false;
+            KeysAhead keys_ahead;
+            const std::int64_t following = smaller(call.tile_keys, end - j - block.count);
+            if (asks_for_keys) {
+                keys_ahead.add(value_rows(call, s, g), j + block.count, following, call.value_size);
+                keys_ahead.add(key_rows(call, s, g), j + block.count, following, call.head_size);
+            }
             for (std::int64_t t = 0; t < tiles; ++t) {
                 const RowTile& tile = scratch.tiles[t];
                 if (tile.begin >= j + block.count || tile.end <= j) { continue; }
@@ -154,11 +160,13 @@ public:
                 const NextBias next{dense && from < end ? scratch.bias_rows + after : nullptr,
                                     scratch.tiles[after].rows, from, end};
                 with_lanes<Isa>(tile.lanes, [&]<int L>() {
-                    if (!call.pattern) { step<L>(call, tile, keys, block, Cover::all, next, t, ahead, scratch); }
+                    if (!call.pattern) {
+                        step<L>(call, tile, keys, block, Cover::all, next, t, ahead, keys_ahead, scratch);
+                    }
                     for (int n = 0; call.pattern && n < seen; ++n) {
                         const PatternRun& run = scratch.work[t].runs[number][n];
                         KeyBlock part = block.template part<Product>(run.begin, run.end);
-                        step<L>(call, tile, keys, part, run.cover, next, t, ahead, scratch);
+                        step<L>(call, tile, keys, part, run.cover, next, t, ahead, keys_ahead, scratch);
                     }
                 });
             }
@@ -176,9 +184,13 @@ public:
     }
 
 private:
+    /// Products of pairs take half the time, so that more of the waiting for memory would show.
+    static constexpr bool asks_for_keys = Product::depth_per_lane == 2;
+
     template <int L>
     static void step(const Call& call, const RowTile& tile, const Keys& keys, KeyBlock& block, Cover pattern,
-                     const NextBias& next, std::int64_t t, RowsAhead& ahead, const Scratch& scratch) {
+                     const NextBias& next, std::int64_t t, RowsAhead& ahead, KeysAhead& keys_ahead,
+                     const Scratch& scratch) {
         const Sizes<Isa, Product> z(call);
         float* scores = scratch.score.scores;
         const std::int64_t stride = tile.lanes * tile.vectors;
@@ -200,7 +212,9 @@ private:
         const bool in_pairs =
             Product::depth_per_lane == 2 && !careful && (!drops || (call.keep.data == nullptr && block.begin % 2 == 0));
         if (in_pairs) {
-            weigh_pairs<Isa, L>(tile, block, scored, scores, scratch.now, state, scratch.alpha, scratch.pairs);
+            // Their sum is also what lse is made of: rough only where nobody asks for that.
+            const auto weigh_in_pairs = call.has_lse ? weigh_pairs<Isa, L, false> : weigh_pairs<Isa, L, true>;
+            weigh_in_pairs(tile, block, scored, scores, scratch.now, state, scratch.alpha, scratch.pairs);
             if (drops) { drop_pairs<Isa, L>(call, tile, block, scratch.pairs); }
         } else {
             weigh<Isa, L>(tile, block, scored, careful, scores, scratch.now, state, scratch.alpha);
@@ -236,9 +250,16 @@ private:
         };
         scratch.next.fetch_values();
         const auto add = [&](float* to, std::int64_t to_stride, Old how, const float* factor) {
-            matrix_add<Isa, Product, Isa::lanes, Walk::along_column>(
-                weights, stride, block.v, block.v_stride, to, to_stride, tile.rows,
-                static_cast<int>(z.value_stride / Isa::lanes), how, factor, span);
+            const auto product = [&](auto&& beside) {
+                matrix_add<Isa, Product, Isa::lanes, Walk::along_column>(
+                    weights, stride, block.v, block.v_stride, to, to_stride, tile.rows,
+                    static_cast<int>(z.value_stride / Isa::lanes), how, factor, span, beside);
+            };
+            if constexpr (asks_for_keys) {
+                product(keys_ahead);
+            } else {
+                product(NothingBeside{});
+            }
         };
         if (scratch.straight[t]) {
             float factor[most_rows];

@@ -109,6 +109,36 @@ private:
     int now_ = 0;
 };
 
+/// Rows of keys and values that come next, asked for a line each time it is called.
+class KeysAhead {
+public:
+    HEED_INLINE void add(const HeadRows& from, std::int64_t begin, std::int64_t count, std::int64_t size) {
+        if (from.column != 1 || count <= 0 || !from.is_run(begin, count)) { return; }
+        pieces_[count_++] = {from.row(begin).data, from.row_bytes, from.bytes_of(size), count};
+    }
+    HEED_INLINE void operator()() {
+        if (now_ == count_) { return; }
+        Piece& piece = pieces_[now_];
+        __builtin_prefetch(piece.next + at_, 0, 2);
+        at_ += 64;
+        if (at_ >= piece.bytes) {
+            at_ = 0;
+            piece.next += piece.step;
+            if (--piece.rows == 0) { ++now_; }
+        }
+    }
+
+private:
+    struct Piece {
+        const char* next;
+        std::int64_t step, bytes, rows;
+    };
+    Piece pieces_[2];
+    int count_ = 0;
+    int now_ = 0;
+    std::int64_t at_ = 0;
+};
+
 /// q[depth][stride] = the tile's query rows, transposed.
 template <class Isa, class Product>
 void pack_queries(const Call& call, const RowTile& tile, float* staging, float* q) {
@@ -126,7 +156,10 @@ void pack_queries(const Call& call, const RowTile& tile, float* staging, float* 
     for (int r = 0; tile.rows == most_rows && r < most_rows; ++r) {
         for (std::int64_t at = 0; at < bytes; at += 64) { __builtin_prefetch(address(r) + at, 0, 3); }
     }
-    const bool direct = !pairs && from.dtype == DType::f32 && from.column == 1;
+    bool direct = from.column == 1 && (pairs ? call.head_size % 2 == 0 : from.dtype == DType::f32);
+    for (int r = 0; pairs && r < tile.rows; ++r) {
+        direct = direct && reinterpret_cast<std::uintptr_t>(address(r)) % 4 == 0;  // pairs are read as words
+    }
     if (!direct) {
         for (int r = 0; r < tile.rows; ++r) {
             if constexpr (pairs) {

@@ -31,6 +31,14 @@ struct KeyBlock {
         keys.positions += from;
         return keys;
     }
+
+    HEED_INLINE bool seen_by_all(const RowTile& tile) const {
+        bool all = true;
+        for (int n = 0; n < tile.vectors; ++n) {
+            all = all && tile.all_begin[n] <= begin && tile.all_end[n] >= begin + count;
+        }
+        return all;
+    }
 };
 
 /// Scratch for scores of a tile: one of these a worker.
@@ -104,8 +112,8 @@ HEED_INLINE void vectors_seeing(const RowTile& tile, std::int64_t begin, std::in
 
 /// Step 1: scores[key][row] = q . k for the keys and vectors that have something to see.
 template <class Isa, class Product, int L, class Beside = NothingBeside>
-void raw_scores(const RowTile& tile, const KeyBlock& block, const float* q, std::int64_t depth, float* scores,
-                Beside&& beside = {}) {
+HEED_APART void raw_scores(const RowTile& tile, const KeyBlock& block, const float* q, std::int64_t depth,
+                           float* scores, Beside&& beside = {}) {
     const std::int64_t stride = tile.lanes * tile.vectors;
     const std::int64_t end = block.begin + block.count;
     // On a diagonal the keys fall into runs, each seen by the same vectors.
@@ -221,12 +229,8 @@ struct Scored {
 
 /// Is there nothing to do between the product and the softmax, for this tile and block?
 HEED_INLINE bool is_plain(const Call& call, const RowTile& tile, const KeyBlock& block, Cover pattern) {
-    bool plain = !(call.cap > 0) && !call.alibi && call.factor > 0 && call.bias.data == nullptr &&
-                 call.allow.data == nullptr && pattern == Cover::all;
-    for (int n = 0; n < tile.vectors; ++n) {
-        plain = plain && tile.all_begin[n] <= block.begin && tile.all_end[n] >= block.begin + block.count;
-    }
-    return plain;
+    return !(call.cap > 0) && !call.alibi && call.factor > 0 && call.bias.data == nullptr &&
+           call.allow.data == nullptr && pattern == Cover::all && block.seen_by_all(tile);
 }
 
 /// Steps 1 to 4 of a plain tile: the largest score falls out of the product. largest[row] is raised.

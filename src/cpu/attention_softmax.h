@@ -69,45 +69,99 @@ void weigh(const RowTile& tile, const KeyBlock& block, const Scored& scored, boo
 }
 
 /// The same for products of pairs: scores -> pairs[j / 2][row], the weights of keys j and j + 1 side by side as bf16,
-/// 0 where hidden. One pass instead of two.
-template <class Isa, int L>
+/// 0 where hidden. One pass instead of two. Rough: see exp2_each.
+template <class Isa, int L, bool Rough>
+class PairWeights {
+public:
+    using S = Simd<Isa, L>;
+
+    HEED_INLINE PairWeights(const RowTile& tile, const KeyBlock& block, float factor, const float* scores, float* pairs)
+        : tile_(tile),
+          block_(block),
+          stride_(L * tile.vectors),
+          scores_(scores),
+          pairs_(pairs),
+          factor_(S::all(factor)) {
+        seen_keys(tile, block, seen_begin_, seen_end_);
+    }
+
+    /// Vectors n .. n + Count, whose keys are taken in turn.
+    template <int Count>
+    HEED_INLINE void vectors(int n, const float* largest, const RowState& state, float* alpha) const {
+        std::int64_t begin[Count], end[Count];
+        F<L> base[Count], sum[Count] = {};
+        std::int64_t whole_begin = seen_begin_ / 2 * 2;
+        std::int64_t whole_end = seen_end_;
+        HEED_UNROLL
+        for (int c = 0; c < Count; ++c) {
+            begin[c] = larger<std::int64_t>(tile_.some_begin[n + c], block_.begin) - block_.begin;
+            end[c] = smaller<std::int64_t>(tile_.some_end[n + c], block_.begin + block_.count) - block_.begin;
+            whole_begin = larger(whole_begin, (begin[c] + 1) / 2 * 2);
+            whole_end = smaller(whole_end, end[c]);
+            const F<L> now = S::load(largest + (n + c) * L);
+            base[c] = now == S::all(negative_infinity) ? F<L>{} : now;
+        }
+        const float* from = scores_ + n * L;
+        float* to = pairs_ + n * L;
+        const auto edges = [&](std::int64_t j, std::int64_t last) {
+            for (; j < last; j += 2) {
+                for (int c = 0; c < Count; ++c) {
+                    F<L> w[2] = {};
+                    for (int key = 0; key < 2; ++key) {
+                        if (j + key < begin[c] || j + key >= end[c]) { continue; }
+                        F<L> one[1] = {S::load(from + (j + key) * stride_ + c * L) * factor_ - base[c]};
+                        S::template exp2_each<Rough>(one);
+                        sum[c] += one[0];
+                        w[key] = one[0];
+                    }
+                    S::store(to + j / 2 * stride_ + c * L, S::pair_bf16(w[0], w[1]));
+                }
+            }
+        };
+        std::int64_t j = smaller(whole_begin, (seen_end_ + 1) / 2 * 2);
+        edges(seen_begin_ / 2 * 2, j);
+        for (; j + 2 <= whole_end; j += 2) {
+            F<L> w[2 * Count];
+            HEED_UNROLL
+            for (int c = 0; c < 2 * Count; ++c) {
+                w[c] = S::load(from + (j + c % 2) * stride_ + c / 2 * L) * factor_ - base[c / 2];
+            }
+            S::template exp2_each<Rough>(w);
+            HEED_UNROLL
+            for (int c = 0; c < 2 * Count; c += 2) {
+                sum[c / 2] += w[c];
+                sum[c / 2] += w[c + 1];
+                S::store(to + j / 2 * stride_ + c / 2 * L, S::pair_bf16(w[c], w[c + 1]));
+            }
+        }
+        edges(j, seen_end_);
+        HEED_UNROLL
+        for (int c = 0; c < Count; ++c) {
+            const std::int64_t at = (n + c) * L;
+            const F<L> rescale = S::exp2(S::load(state.largest + at) - base[c]);
+            S::store(alpha + at, rescale);
+            S::store(state.sum + at, S::load(state.sum + at) * rescale + sum[c]);
+            S::store(state.largest + at, S::load(largest + at));
+        }
+    }
+
+private:
+    const RowTile& tile_;
+    const KeyBlock& block_;
+    std::int64_t stride_;
+    const float* scores_;
+    float* pairs_;
+    F<L> factor_;
+    std::int64_t seen_begin_ = 0, seen_end_ = 0;
+};
+
+template <class Isa, int L, bool Rough>
 void weigh_pairs(const RowTile& tile, const KeyBlock& block, const Scored& scored, const float* scores,
                  const float* largest, const RowState& state, float* alpha, float* pairs) {
-    using S = Simd<Isa, L>;
-    const std::int64_t stride = tile.lanes * tile.vectors;
-    std::int64_t seen_begin = 0;
-    std::int64_t seen_end = 0;
-    seen_keys(tile, block, seen_begin, seen_end);
-    const F<L> factor = S::all(scored.factor);
-    for (int n = 0; n < tile.vectors; ++n) {
-        const std::int64_t begin = larger<std::int64_t>(tile.some_begin[n], block.begin) - block.begin;
-        const std::int64_t end = smaller<std::int64_t>(tile.some_end[n], block.begin + block.count) - block.begin;
-        const F<L> before = S::load(state.largest + n * L);
-        const F<L> now = S::load(largest + n * L);
-        const F<L> base = now == S::all(negative_infinity) ? F<L>{} : now;
-        F<L> sum = {};
-        const auto weight = [&](std::int64_t j) {
-            const F<L> w = S::exp2(S::load(scores + j * stride + n * L) * factor - base);
-            sum += w;
-            return w;
-        };
-        const auto edge = [&](std::int64_t j) {
-            const F<L> a = j >= begin && j < end ? weight(j) : F<L>{};
-            const F<L> b = j + 1 >= begin && j + 1 < end ? weight(j + 1) : F<L>{};
-            S::store(pairs + j / 2 * stride + n * L, S::pair_bf16(a, b));
-        };
-        std::int64_t j = seen_begin / 2 * 2;
-        for (; j < begin && j < seen_end; j += 2) { edge(j); }
-        for (; j + 2 <= end; j += 2) {
-            const F<L> a = weight(j);
-            S::store(pairs + j / 2 * stride + n * L, S::pair_bf16(a, weight(j + 1)));
-        }
-        for (; j < seen_end; j += 2) { edge(j); }
-        const F<L> rescale = S::exp2(before - base);
-        S::store(alpha + n * L, rescale);
-        S::store(state.sum + n * L, S::load(state.sum + n * L) * rescale + sum);
-        S::store(state.largest + n * L, now);
-    }
+    const PairWeights<Isa, L, Rough> weights(tile, block, scored.factor, scores, pairs);
+    int n = 0;
+    for (; n + 2 <= tile.vectors; n += 2) { weights.template vectors<2>(n, largest, state, alpha); }
+    if (n < tile.vectors) { weights.template vectors<1>(n, largest, state, alpha); }
 }
 
 /// The keys of Philox's rounds. From memory they cost nothing, where a vector made of each anew would.

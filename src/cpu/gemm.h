@@ -74,9 +74,10 @@ HEED_INLINE void tile_set(const float* a, std::int64_t a_stride, const float* b,
 enum class Old { none, keep, scale, none_then_scale };
 
 /// C[m] = old C[m] + (A B)[m] for one register tile.
-template <class Isa, class Product, int L, int MR, int NV, Walk W>
+template <class Isa, class Product, int L, int MR, int NV, Walk W, class Beside>
 HEED_INLINE void tile_add(const float* a, std::int64_t a_stride, const float* b, std::int64_t b_stride,
-                          std::int64_t depth, float* c, std::int64_t c_stride, Old old, const float* factor) {
+                          std::int64_t depth, float* c, std::int64_t c_stride, Old old, const float* factor,
+                          Beside& beside) {
     using S = Simd<Isa, L>;
     F<L> sum[MR][NV] = {};
     if (old == Old::keep || old == Old::scale) {
@@ -89,7 +90,7 @@ HEED_INLINE void tile_add(const float* a, std::int64_t a_stride, const float* b,
             }
         }
     }
-    multiply_add<Isa, Product, L, MR, NV, W>(a, a_stride, b, b_stride, depth, sum);
+    multiply_add<Isa, Product, L, MR, NV, W>(a, a_stride, b, b_stride, depth, sum, beside);
     if (old == Old::none_then_scale) {
         HEED_UNROLL
         for (int m = 0; m < MR; ++m) {
@@ -119,9 +120,9 @@ HEED_INLINE void with_constant(int n, Function&& function) {
 
 /// C[m][n] = A B over m in [0, rows) and `vectors` vectors of L lanes along n; largest as in tile_set.
 template <class Isa, class Product, int L, Walk W, class Beside = NothingBeside>
-void matrix_set(const float* a, std::int64_t a_stride, const float* b, std::int64_t b_stride, std::int64_t depth,
-                float* c, std::int64_t c_stride, std::int64_t rows, int vectors, float* largest = nullptr,
-                Beside&& beside = {}) {
+HEED_APART void matrix_set(const float* a, std::int64_t a_stride, const float* b, std::int64_t b_stride,
+                           std::int64_t depth, float* c, std::int64_t c_stride, std::int64_t rows, int vectors,
+                           float* largest = nullptr, Beside&& beside = {}) {
     const std::int64_t a_step = W == Walk::along_row ? a_stride : 1;
     constexpr int step = Registers<Isa>::widest;
     for (int first = 0; first < vectors; first += step) {
@@ -146,9 +147,10 @@ void matrix_set(const float* a, std::int64_t a_stride, const float* b, std::int6
 
 /// C[m] = old C[m] + A B over the same ranges. span(m, count) gives the range [begin, end) of k that rows
 /// m .. m+count need; the rest of A is known to be 0 there.
-template <class Isa, class Product, int L, Walk W, class Span>
-void matrix_add(const float* a, std::int64_t a_stride, const float* b, std::int64_t b_stride, float* c,
-                std::int64_t c_stride, std::int64_t rows, int vectors, Old old, const float* factor, Span span) {
+template <class Isa, class Product, int L, Walk W, class Span, class Beside = NothingBeside>
+HEED_APART void matrix_add(const float* a, std::int64_t a_stride, const float* b, std::int64_t b_stride, float* c,
+                           std::int64_t c_stride, std::int64_t rows, int vectors, Old old, const float* factor,
+                           Span span, Beside&& beside = {}) {
     const std::int64_t a_step = W == Walk::along_row ? a_stride : 1;
     const std::int64_t a_depth = W == Walk::along_row ? 1 : a_stride;
     constexpr int step = Registers<Isa>::widest;
@@ -160,7 +162,7 @@ void matrix_add(const float* a, std::int64_t a_stride, const float* b, std::int6
                 const auto [begin, end] = span(m, Rows);
                 tile_add<Isa, Product, L, Rows, NV, W>(
                     a + m * a_step + begin * a_depth, a_stride, b + first * L + begin * b_stride, b_stride, end - begin,
-                    c + m * c_stride + first * L, c_stride, old, factor == nullptr ? nullptr : factor + m);
+                    c + m * c_stride + first * L, c_stride, old, factor == nullptr ? nullptr : factor + m, beside);
             };
             std::int64_t m = 0;
             for (; m + MR <= rows; m += MR) { run.template operator()<MR>(m); }

@@ -83,11 +83,17 @@ std::unique_ptr<Outputs> run(Context& context, const Problem& p, const std::stri
     options.kernel = kernel;
     attend(context, p.q.view(), p.k.view(), p.v.view(), outputs->out.mutable_view(), options,
            outputs->lse.mutable_view());
-    if (forward_only()) { return outputs; }
-    attend_backward(context, p.q.view(), p.k.view(), p.v.view(), outputs->out.view(), outputs->lse.view(),
-                    p.dout.view(), outputs->gradients(), options, p.dlse.view());
+    if (!forward_only()) {
+        attend_backward(context, p.q.view(), p.k.view(), p.v.view(), outputs->out.view(), outputs->lse.view(),
+                        p.dout.view(), outputs->gradients(), options, p.dlse.view());
+    }
+    if (out_without_lse(p)) {
+        attend(context, p.q.view(), p.k.view(), p.v.view(), outputs->out.mutable_view(), options);
+    }
     return outputs;
 }
+
+bool out_without_lse(const Problem& p) { return p.c.number % 2 == 1; }
 
 Results oracle(Context& context, const Problem& p) {
     const Tensor q = wide(p.clean_q, {p.B, p.H, p.T, p.D});

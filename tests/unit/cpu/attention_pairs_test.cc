@@ -1,0 +1,99 @@
+/// bf16 without lse, where weights may come from a shorter exponential, against the reference and against the same call
+/// with lse.
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <random>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include <heed/heed.h>
+
+namespace heed::testing {
+namespace {
+
+constexpr float hidden = -std::numeric_limits<float>::infinity();
+
+Tensor pair_numbers(Shape shape, unsigned seed) {
+    std::mt19937 generator(seed);
+    std::normal_distribution<float> normal;
+    Tensor t(DType::f32, shape);
+    for (std::int64_t n = 0; n < t.elements(); ++n) { t.as<float>()[n] = normal(generator); }
+    return t;
+}
+
+double largest_difference(const Tensor& a, const Tensor& b) {
+    double most = 0;
+    for (std::int64_t n = 0; n < a.elements(); ++n) {
+        const double off = std::abs(static_cast<double>(a.as<float>()[n]) - static_cast<double>(b.as<float>()[n]));
+        most = std::isnan(off) ? std::numeric_limits<double>::infinity() : std::max(most, off);
+    }
+    return most;
+}
+
+TEST(WeightsInPairs, AreAsGoodWithoutLse) {
+    Context context(2);
+    // Rows and keys that fill tiles and that do not; one, two, three and four vectors of rows.
+    for (const std::int64_t rows : {12, 20, 40, 64, 131}) {
+        for (const std::int64_t keys : {47, 192, 501}) {
+            const Tensor q = pair_numbers({1, 2, rows, 64}, 1).to(DType::bf16);
+            const Tensor k = pair_numbers({1, 2, keys, 64}, 2).to(DType::bf16);
+            const Tensor v = pair_numbers({1, 2, keys, 64}, 3).to(DType::bf16);
+            const Tensor bias = pair_numbers({1, 1, rows, keys}, 4);
+            std::vector<AttentionOptions> variants(4);
+            variants[1].causal = true;
+            variants[2].bias = bias;
+            variants[3].softcap = 5;
+            for (std::size_t n = 0; n < variants.size(); ++n) {
+                // In float, so that what is compared is the weights and not the rounding of out.
+                Tensor out(DType::f32, q.shape()), with_lse(DType::f32, q.shape()), expected(DType::f32, q.shape());
+                Tensor lse(DType::f32, {1, 2, rows});
+                attend(context, q, k, v, out, variants[n]);
+                attend(context, q, k, v, with_lse, variants[n], lse);
+                variants[n].kernel = "reference";
+                attend(context, q, k, v, expected, variants[n]);
+                const double error = largest_difference(out, expected);
+                EXPECT_LE(error, 4 * 0x1p-9) << rows << " rows, " << keys << " keys, variant " << n;
+                EXPECT_LE(error, 1.25 * largest_difference(with_lse, expected) + 3e-4)
+                    << rows << " rows, " << keys << " keys, variant " << n;
+            }
+        }
+    }
+}
+
+TEST(WeightsInPairs, OneVisibleKeyIsItsValue) {
+    constexpr std::int64_t rows = 64, keys = 200;
+    const Tensor q = pair_numbers({1, 1, rows, 64}, 1).to(DType::bf16);
+    const Tensor k = pair_numbers({1, 1, keys, 64}, 2).to(DType::bf16);
+    const Tensor v = pair_numbers({1, 1, keys, 64}, 3).to(DType::bf16);
+    Tensor bias(DType::f32, {1, 1, rows, keys});
+    for (std::int64_t n = 0; n < rows * keys; ++n) { bias.as<float>()[n] = n % keys == n / keys ? 1.0F : hidden; }
+    Tensor out(DType::f32, {1, 1, rows, 64});
+    Context context(1);
+    attend(context, q, k, v, out, {.bias = bias});
+    const Tensor values = v.to(DType::f32);
+    for (std::int64_t n = 0; n < rows * 64; ++n) { EXPECT_FLOAT_EQ(out.as<float>()[n], values.as<float>()[n]) << n; }
+}
+
+TEST(WeightsInPairs, BiasHidesNaNAndPassesItsOwn) {
+    constexpr std::int64_t rows = 64, keys = 200, bad_key = 70, bad_row = 33;
+    const Tensor q = pair_numbers({1, 1, rows, 64}, 1).to(DType::bf16);
+    Tensor k = pair_numbers({1, 1, keys, 64}, 2), v = pair_numbers({1, 1, keys, 64}, 3);
+    k.as<float>()[bad_key * 64] = std::nanf("");
+    v.as<float>()[bad_key * 64 + 5] = std::numeric_limits<float>::infinity();
+    Tensor bias = pair_numbers({1, 1, rows, keys}, 4);
+    for (std::int64_t i = 0; i < rows; ++i) { bias.as<float>()[i * keys + bad_key] = hidden; }
+    bias.as<float>()[bad_row * keys + 3] = std::nanf("");
+    const Tensor k_stored = k.to(DType::bf16), v_stored = v.to(DType::bf16);
+    Tensor out(DType::f32, {1, 1, rows, 64});
+    Context context(1);
+    attend(context, q, k_stored, v_stored, out, {.bias = bias});
+    for (std::int64_t n = 0; n < rows * 64; ++n) {
+        EXPECT_EQ(std::isfinite(out.as<float>()[n]), n / 64 != bad_row) << n;
+    }
+}
+
+}  // namespace
+}  // namespace heed::testing
