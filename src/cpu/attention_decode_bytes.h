@@ -89,7 +89,9 @@ struct DecodeBytes {
             for (int n = 0; n < 4; ++n) {
                 weave(v.first + 4 * n * v.step + c, v.step, x[n]);
                 HEED_UNROLL
-                for (int i = 0; i < 4 && R > 1; ++i) { ask(next, c / columns * L + 4 * n + i); }
+                for (int i = 0; i < 4; ++i) {
+                    if (R > 1) { ask(next, c / columns * L + 4 * n + i); }
+                }
             }
             HEED_UNROLL
             for (int r = 0; r < R; ++r) {
@@ -105,7 +107,7 @@ struct DecodeBytes {
                         for (int i = 0; i < 4; ++i) { sum[i] = _mm512_dpbusd_epi32(sum[i], four, x[n][i]); }
                     }
                     HEED_UNROLL
-                    for (int i = 0; i < 4 && d == 1; ++i) { sum[i] = shifted(sum[i]); }
+                    for (int i = 0; i < 4; ++i) { sum[i] = d == 1 ? shifted(sum[i]) : sum[i]; }
                 }
                 float* to = sums + r * size + c;
                 HEED_UNROLL
