@@ -95,7 +95,7 @@ public:
     static void store_dq(const Call& call, const BackwardPlan& plan, const Sequence& s, const BackwardSplit& split,
                          std::int64_t b, std::int64_t h, std::int64_t begin, std::int64_t end, const DqPart* parts,
                          float* sum) {
-        const std::int64_t size = element_bytes(call.dq.dtype);
+        const std::int64_t size = call.dq.element_size;
         const std::int64_t tiles = split.rows.tiles;
         const bool* met = plan.met + (delta_begin(call, plan, b) + h / call.group * tiles) * plan.most_chunks;
         for (std::int64_t i = begin; i < end; ++i) {

@@ -140,11 +140,11 @@ void pack_panel(const Call& call, const Sequence& s, std::int64_t g, const Backw
                 KeyPanel& panel) {
     const BackwardSizes<Isa, Product> z(call);
     const auto first_of = [&](const Tensor4& t) {
-        return t.data + (s.batch * t.b + g * t.h + (s.key_begin + panel.begin) * t.row) * element_bytes(t.dtype);
+        return t.data + (s.batch * t.b + g * t.h + (s.key_begin + panel.begin) * t.row) * t.element_size;
     };
     const char* k = first_of(call.k);
     const char* v = first_of(call.v);
-    const std::int64_t size = element_bytes(call.k.dtype);
+    const std::int64_t size = call.k.element_size;
     if constexpr (Product::depth_per_lane == 2) {
         for (std::int64_t j = 0; j < panel.count; ++j) {
             copy_pairs<Isa>(k + j * call.k.row * size, call.k.column, call.head_size, scratch.k + j * z.score_depth);

@@ -80,8 +80,7 @@ void store_keys(const Call& call, const Sequence& s, std::int64_t g, const KeyPa
     const auto store = [&](const Tensor4& to, std::int64_t size, const float* from, std::int64_t stride, float factor) {
         for (std::int64_t j = 0; j < panel.count; ++j) {
             const std::int64_t at = s.batch * to.b + g * to.h + (s.key_begin + panel.begin + j) * to.row;
-            store_row<Isa>(to.dtype, to.data + at * element_bytes(to.dtype), to.column, size, from + j * stride,
-                           factor);
+            store_row<Isa>(to.dtype, to.data + at * to.element_size, to.column, size, from + j * stride, factor);
         }
     };
     if (panel.dk == scratch.dk) { store(call.dk, call.head_size, panel.dk, panel.dk_stride, 1); }

@@ -49,6 +49,12 @@ struct RowTile {
     int stride() const { return lanes * vectors; }
 };
 
+/// The address of row r of a tile.
+inline __attribute__((always_inline)) char* row_address(const Tensor4& tensor, const RowTile& tile, std::int64_t r) {
+    const std::int64_t row = tile.query_begin + tile.index[r];
+    return tensor.data + (tile.batch * tensor.b + tile.head[r] * tensor.h + row * tensor.row) * tensor.element_size;
+}
+
 /// The keys of one entry.
 struct Keys {
     std::int64_t begin = 0;  ///< first row along S

@@ -145,9 +145,7 @@ private:
         const std::int64_t stride = AnySize::template query_stride<KeyRows>(call);
         __builtin_memset(q, 0, static_cast<std::size_t>(most * stride) * 4);
         for (int r = 0; r < tile.rows; ++r) {
-            const std::int64_t at =
-                tile.batch * from.b + tile.head[r] * from.h + (tile.query_begin + tile.index[r]) * from.row;
-            const char* row = from.data + at * from.element_size;
+            const char* row = row_address(from, tile, r);
             if constexpr (KeyRows::Product::depth_per_lane == 2) {
                 copy_pairs<Isa>(row, from.column, call.head_size, q + r * stride);
             } else {

@@ -27,7 +27,7 @@ public:
         factors(call, tile, state, factor);
         const bool whole_vectors = takes_vectors(call, value_stride);
         for (int r = 0; r < tile.rows; ++r) {
-            char* to = row_of_out(call, tile, r);
+            char* to = row_address(call.out, tile, r);
             const float* from = state.sums + r * value_stride;
             if (whole_vectors) {
                 auto* out = reinterpret_cast<float*>(to);
@@ -43,11 +43,6 @@ public:
     /// Can the last product of a tile write its rows to out itself, each multiplied by its factor?
     static bool goes_straight(const Call& call, const RowTile& tile, std::int64_t value_stride) {
         return takes_vectors(call, value_stride) && tile.head[0] == tile.head[tile.rows - 1];
-    }
-    static char* row_of_out(const Call& call, const RowTile& tile, int r) {
-        const std::int64_t at =
-            tile.batch * call.out.b + tile.head[r] * call.out.h + (tile.query_begin + tile.index[r]) * call.out.row;
-        return call.out.data + at * call.out.element_size;
     }
     /// What the sums are multiplied by.
     static void factors(const Call& call, const RowTile& tile, const Partial& state, float* factor) {

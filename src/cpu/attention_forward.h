@@ -264,8 +264,7 @@ private:
         if (scratch.straight[t]) {
             float factor[most_rows];
             Finish<Isa>::factors(call, tile, sums_of(z, scratch, t), factor);
-            add(reinterpret_cast<float*>(Finish<Isa>::row_of_out(call, tile, 0)), call.out.row, Old::none_then_scale,
-                factor);
+            add(reinterpret_cast<float*>(row_address(call.out, tile, 0)), call.out.row, Old::none_then_scale, factor);
         } else {
             add(sums, z.value_stride, old, scratch.alpha);
         }

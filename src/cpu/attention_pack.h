@@ -56,17 +56,9 @@ HEED_INLINE void with_lanes(int lanes, Function&& function) {
     function.template operator()<4>();
 }
 
-HEED_INLINE std::int64_t element_bytes(DType dtype) { return dtype == DType::f32 ? 4 : 2; }
-
 /// Rows of a tensor that are far apart by a power of two fall into the same cache sets: those are copied.
 HEED_INLINE bool lies_well(std::int64_t row_bytes, std::int64_t stride_bytes) {
     return stride_bytes <= row_bytes || stride_bytes % 512 != 0;
-}
-
-/// The address of row r of a tile.
-HEED_INLINE const char* row_address(const Tensor4& from, const RowTile& tile, std::int64_t r) {
-    const std::int64_t at = tile.batch * from.b + tile.head[r] * from.h + (tile.query_begin + tile.index[r]) * from.row;
-    return from.data + at * element_bytes(from.dtype);
 }
 
 /// Rows of tiles that are needed later, asked for a few at a time while others are computed: asked for at once they
@@ -74,7 +66,7 @@ HEED_INLINE const char* row_address(const Tensor4& from, const RowTile& tile, st
 class RowsAhead {
 public:
     HEED_INLINE void add(const Tensor4& from, const RowTile& tile, std::int64_t size) {
-        const std::int64_t element = element_bytes(from.dtype);
+        const std::int64_t element = from.element_size;
         if (from.column != 1) { return; }
         if (tile.head[0] == tile.head[tile.rows - 1]) {  // they follow each other
             pieces_[count_++] = {row_address(from, tile, 0), from.row * element, size * element, tile.rows};
@@ -144,11 +136,7 @@ template <class Isa, class Product>
 void pack_queries(const Call& call, const RowTile& tile, float* staging, float* q) {
     const Sizes<Isa, Product> z(call);
     const Tensor4& from = call.q;
-    const auto address = [&](std::int64_t r) {
-        const std::int64_t at =
-            tile.batch * from.b + tile.head[r] * from.h + (tile.query_begin + tile.index[r]) * from.row;
-        return from.data + at * from.element_size;
-    };
+    const auto address = [&](std::int64_t r) { return row_address(from, tile, r); };
     constexpr bool pairs = Product::depth_per_lane == 2;
     // Transposing jumps from row to row, which memory does not see coming: asked for in order they arrive twice as
     // fast. Short sequences would only notice that they are asked for twice.
