@@ -105,7 +105,8 @@ struct AttentionOptions {
 /// out [B,H,T,E] = attention of q [B,H,T,D] over k [B,G,S,D] and v [B,G,S,E].
 ///
 /// q, k, v share one of f32, bf16, f16, f64; out has that type or f32. lse, where given, is [B,H,T] in f32 or
-/// f64: the natural logarithm of the denominator of step 5. Any strides; an innermost stride of 1 is fastest.
+/// f64: the natural logarithm of the denominator of step 5; in bf16, asking for it may move out by less than out's own
+/// rounding. Any strides; an innermost stride of 1 is fastest.
 /// Throws Error and writes nothing where an argument does not fit.
 HEED_API void attend(Context& context, const View& q, const View& k, const View& v, const MutableView& out,
                      const AttentionOptions& options = {}, const MutableView& lse = {});
