@@ -102,7 +102,7 @@ Array::Array(const char* function, const char* argument, nb::handle object, Acce
     : function_(function), argument_(argument), access_(access) {
     if (object.is_none()) { return; }
     const ArrayType& type = array_type(object);
-    if (type.is_torch && requires_gradient(object)) {
+    if (type.is_torch && access != Access::read_detached && requires_gradient(object)) {
         refuse("a tensor that needs no gradient (the functions of heed.torch pass gradients on; detach() cuts them)",
                "requires_grad=True");
     }

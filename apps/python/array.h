@@ -17,7 +17,11 @@ namespace heed::python {
 
 namespace nb = nanobind;
 
-enum class Access : std::uint8_t { read, write };
+enum class Access : std::uint8_t {
+    read,
+    write,
+    read_detached,  ///< what is known to need no gradient, and not asked again
+};
 
 /// Throws heed::Error with the text that the library's own checks have.
 [[noreturn]] void refuse(const char* function, const char* argument, const std::string& expected,

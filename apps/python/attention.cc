@@ -88,9 +88,9 @@ nb::object plain_attention_with(nb::handle q, nb::handle k, nb::handle v, nb::ha
         if (!array_type(tensor).is_torch || requires_gradient(tensor)) { return nb::none(); }
     }
     if (is_autocast()) { return nb::none(); }
-    const Array queries(f, "q", q);
-    const Array keys(f, "k", k);
-    const Array values(f, "v", v);
+    const Array queries(f, "q", q, Access::read_detached);
+    const Array keys(f, "k", k, Access::read_detached);
+    const Array values(f, "v", v, Access::read_detached);
     const bool four_axes = queries.rank() == 4 && keys.rank() == 4 && values.rank() == 4;
     const bool one_batch = queries.extent(0) == keys.extent(0) && keys.extent(0) == values.extent(0);
     const bool heads_fit = keys.extent(1) == values.extent(1) &&

@@ -1,12 +1,10 @@
 #include "libraries.h"
 
 #include <algorithm>
-#include <memory>
 #include <string>
 #include <unordered_map>
 
 #include <heed/error.h>
-#include <heed/tensor.h>
 
 namespace heed::python {
 
@@ -73,45 +71,6 @@ ArrayType inspect(nb::handle object) {
     return type;
 }
 
-const char* numpy_name(DType dtype) {
-    switch (dtype) {
-        case DType::f32: return "float32";
-        case DType::f16: return "float16";
-        case DType::bf16: return "bfloat16";
-        case DType::f64: return "float64";
-        case DType::i64: return "int64";
-        case DType::i32: return "int32";
-        case DType::i16: return "int16";
-        case DType::i8: return "int8";
-        case DType::u64: return "uint64";
-        case DType::u32: return "uint32";
-        case DType::u16: return "uint16";
-        case DType::u8: return "uint8";
-        case DType::boolean: return "bool";
-    }
-    return "";
-}
-
-DlType dl_type(DType dtype) {
-    const auto bits = static_cast<std::uint8_t>(8 * size_of(dtype));
-    switch (dtype) {
-        case DType::f32:
-        case DType::f16:
-        case DType::f64: return {dl::floating, bits, 1};
-        case DType::bf16: return {dl::bfloat, bits, 1};
-        case DType::i64:
-        case DType::i32:
-        case DType::i16:
-        case DType::i8: return {dl::integer, bits, 1};
-        case DType::u64:
-        case DType::u32:
-        case DType::u16:
-        case DType::u8: return {dl::unsigned_integer, bits, 1};
-        case DType::boolean: return {dl::boolean, bits, 1};
-    }
-    return {};
-}
-
 constexpr std::size_t dtypes = static_cast<std::size_t>(DType::boolean) + 1;
 
 PyObject* numpy_dtype(const char* function, DType dtype) {
@@ -128,7 +87,7 @@ PyObject* numpy_dtype(const char* function, DType dtype) {
                             "] NumPy has no bfloat16: install ml_dtypes, use PyTorch tensors, or give out=");
             }
         } else {
-            slot = keep(nb::module_::import_("numpy").attr("dtype")(numpy_name(dtype)));
+            slot = keep(nb::module_::import_("numpy").attr("dtype")(library_name(dtype)));
         }
     }
     return slot;
@@ -154,37 +113,26 @@ nb::object new_numpy(const char* function, DType dtype, const Shape& shape) {
     return nb::steal(array);
 }
 
-nb::object new_torch(DType dtype, const Shape& shape) {
-    static PyObject* const empty = keep(nb::module_::import_("torch").attr("empty"));
-    const nb::object type = nb::module_::import_("torch").attr(numpy_name(dtype));
-    return nb::handle(empty)(shape_tuple(shape), nb::arg("dtype") = type);
-}
-
-/// A tensor whose memory is heed's: PyTorch's own way to new memory (the same call that torch.empty makes, then a
-/// second tensor around the first) takes twice as long.
-struct Lent {
-    Tensor memory;
-    Shape shape;
-    Shape strides;
-    DlManagedVersioned managed{};
-
-    Lent(DType dtype, const Shape& extents)
-        : memory(Tensor::uninitialised(dtype, extents)), shape(extents), strides(extents.row_major()) {
-        managed.version = {1, 0};
-        managed.context = this;
-        managed.deleter = [](DlManagedVersioned* self) { delete static_cast<Lent*>(self->context); };
-        managed.tensor = {memory.data(), {dl::cpu, 0}, shape.rank(), dl_type(dtype), &shape[0], &strides[0], 0};
-    }
-};
-
-NewArray new_exchanged(const DlExchange& exchange, DType dtype, const Shape& shape) {
-    auto lent = std::make_unique<Lent>(dtype, shape);
-    void* object = nullptr;
-    if (exchange.object_from_managed(&lent->managed, &object) != 0) { throw nb::python_error(); }
-    return {nb::steal(static_cast<PyObject*>(object)), lent.release()->memory.data()};
-}
-
 }  // namespace
+
+const char* library_name(DType dtype) {
+    switch (dtype) {
+        case DType::f32: return "float32";
+        case DType::f16: return "float16";
+        case DType::bf16: return "bfloat16";
+        case DType::f64: return "float64";
+        case DType::i64: return "int64";
+        case DType::i32: return "int32";
+        case DType::i16: return "int16";
+        case DType::i8: return "int8";
+        case DType::u64: return "uint64";
+        case DType::u32: return "uint32";
+        case DType::u16: return "uint16";
+        case DType::u8: return "uint8";
+        case DType::boolean: return "bool";
+    }
+    return "";
+}
 
 const ArrayType& array_type(nb::handle object) {
     // Keyed by the type, which is kept alive for good, so that no other can take its address.
@@ -203,14 +151,6 @@ bool requires_gradient(nb::handle tensor) {
     if (!flag.is(nb::handle(Py_True))) { return false; }
     static PyObject* const is_enabled = keep(nb::module_::import_("torch").attr("is_grad_enabled"));
     return nb::cast<bool>(nb::handle(is_enabled)());
-}
-
-bool is_autocast() {
-    static PyObject* const is_enabled = keep(nb::module_::import_("torch").attr("is_autocast_enabled"));
-    static PyObject* cpu = PyUnicode_InternFromString("cpu");
-    const nb::object flag = nb::steal(PyObject_Vectorcall(is_enabled, &cpu, 1, nullptr));
-    if (!flag) { throw nb::python_error(); }
-    return flag.is(nb::handle(Py_True));
 }
 
 bool is_negated(nb::handle tensor) {
@@ -243,8 +183,7 @@ nb::object dlpack_capsule(nb::handle object) {
 NewArray new_array(const char* function, nb::handle like, DType dtype, const Shape& shape) {
     const ArrayType& type = array_type(like);
     if (!type.is_torch) { return {new_numpy(function, dtype, shape), nullptr}; }
-    if (type.exchange != nullptr && shape.elements() > 0) { return new_exchanged(*type.exchange, dtype, shape); }
-    return {new_torch(dtype, shape), nullptr};
+    return new_torch_tensor(dtype, shape);
 }
 
 }  // namespace heed::python

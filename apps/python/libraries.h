@@ -5,6 +5,7 @@
 #include <nanobind/nanobind.h>
 
 #include "protocols.h"
+#include "torch_functions.h"
 
 namespace heed::python {
 
@@ -27,14 +28,14 @@ struct ArrayType {
     const DlExchange* exchange = nullptr;
 };
 
+/// "float32": as NumPy and PyTorch call it.
+const char* library_name(DType dtype);
+
 /// Looked up once for each type of object.
 const ArrayType& array_type(nb::handle object);
 
 /// Is this a PyTorch tensor whose gradients are being recorded?
 bool requires_gradient(nb::handle tensor);
-
-/// Does PyTorch choose the types of what it computes on the CPU?
-bool is_autocast();
 
 /// Is this a PyTorch tensor that stands for minus what lies in its memory (the imaginary part of a conjugate)?
 bool is_negated(nb::handle tensor);
@@ -44,12 +45,6 @@ nb::object dlpack_capsule(nb::handle object);
 
 /// Which of heed's types NumPy's own dtype object is; false for all others, which the interface describes.
 bool find_numpy_dtype(PyObject* dtype, DType& found);
-
-/// Row-major. `data` is null where the array itself has to be asked.
-struct NewArray {
-    nb::object object;
-    void* data;
-};
 
 /// Not initialised; PyTorch's where `like` is, otherwise NumPy's.
 NewArray new_array(const char* function, nb::handle like, DType dtype, const Shape& shape);
