@@ -68,9 +68,12 @@ NewArray make_tensor(const TensorFunctions& torch, DType dtype, const Shape& sha
     return made;
 }
 
-/// All of them, or none where one is missing or the first tensor is not what it should be.
+/// All of them, or none: where one is missing, the first tensor is not what it should be, or the version is not 2, of
+/// which their meaning is known.
 TensorFunctions find_tensor_functions() {
     TensorFunctions torch;
+    const nb::object module = nb::module_::import_("torch");
+    if (nb::cast<std::string>(nb::str(module.attr("__version__"))).rfind("2.", 0) != 0) { return {}; }
     void* library = torch_library();
     // THPVariable_Wrap of a tensor that it may take, or of one that it shares: the handle is released either way.
     const bool found = find(library, "aoti_torch_get_data_ptr", torch.data) &&
@@ -80,7 +83,6 @@ TensorFunctions find_tensor_functions() {
                        find(library, "aoti_torch_empty_strided", torch.empty);
     if (!found) { return {}; }
     const NewArray made = make_tensor(torch, DType::bf16, {2, 3});
-    const nb::object module = nb::module_::import_("torch");
     const bool is_as_asked =
         made.object && made.object.type().is(module.attr("Tensor")) &&
         nb::object(made.object.attr("dtype")).is(module.attr("bfloat16")) &&
