@@ -125,7 +125,10 @@ struct DecodeSoftmax {
             const F<L> more = S::load(stream.scratch.add + r * block_keys + at);
             x = more == hidden ? hidden : x + more * S::all(1.44269504F);
         }
-        if (block.mask) { x = (position >= S::all(tile.low[r])) & (position <= S::all(tile.high[r])) ? x : hidden; }
+        if (block.mask) {
+            const auto visible = (position >= S::all(tile.low[r])) & (position <= S::all(tile.high[r]));
+            x = visible ? x : hidden;
+        }
         if (count < L) {
             float lane[L];
             S::store(lane, x);
