@@ -39,4 +39,10 @@ inline Tensor random_tensor(Random& random, DType dtype, const Shape& shape, dou
     return tensor;
 }
 
+/// The same for the same seed, of type f32.
+inline Tensor random_numbers(const Shape& shape, std::uint64_t seed, double scale = 1) {
+    Random random(seed);
+    return random_tensor(random, DType::f32, shape, scale);
+}
+
 }  // namespace heed::testing

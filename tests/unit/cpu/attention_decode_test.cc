@@ -1,10 +1,11 @@
 /// Few rows over many keys, as in decoding, against the reference: each number of rows that has code of its own, where
 /// keys are many enough to be taken by it.
 
+#include "decode_variants.h"
+#include "support/random.h"
+
 #include <cmath>
-#include <random>
 #include <string>
-#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -13,13 +14,7 @@
 namespace heed::testing {
 namespace {
 
-Tensor decode_numbers(Shape shape, unsigned seed, DType dtype) {
-    std::mt19937 generator(seed);
-    std::normal_distribution<float> normal;
-    Tensor t(DType::f32, shape);
-    for (std::int64_t n = 0; n < t.elements(); ++n) { t.as<float>()[n] = normal(generator); }
-    return t.to(dtype);
-}
+Tensor decode_numbers(const Shape& shape, unsigned seed, DType dtype) { return random_numbers(shape, seed).to(dtype); }
 
 class FewRows : public ::testing::TestWithParam<DType> {};
 
@@ -35,20 +30,13 @@ TEST_P(FewRows, EqualTheReference) {
             for (const std::int64_t rows : {1, 3, 4}) {
                 const Shape shape{1, groups * group, rows, size};
                 const Tensor q = decode_numbers(shape, 3, dtype);
-                Tensor slopes = decode_numbers({groups * group}, 4, DType::f32);
-                for (std::int64_t h = 0; h < groups * group; ++h) { slopes.as<float>()[h] *= 0.01F; }
-                const Tensor bias = decode_numbers({1, 1, rows, keys}, 5, DType::f32);
-                std::vector<AttentionOptions> variants(6);
-                variants[1].causal = true;
-                variants[2].window.left = 700;
-                variants[3].softcap = 5;
-                variants[4].alibi_slopes = slopes;
-                variants[5].bias = bias;
+                const DecodeVariants variants(groups * group, rows, keys, 700);
                 for (std::size_t n = 0; n < variants.size(); ++n) {
                     Tensor out(dtype, shape), expected(dtype, shape);
-                    attend(context, q, k, v, out, variants[n]);
-                    variants[n].kernel = "reference";
-                    attend(context, q, k, v, expected, variants[n]);
+                    AttentionOptions options = variants[n];
+                    attend(context, q, k, v, out, options);
+                    options.kernel = "reference";
+                    attend(context, q, k, v, expected, options);
                     const Tensor got = out.to(DType::f32), wanted = expected.to(DType::f32);
                     for (std::int64_t i = 0; i < got.elements(); ++i) {
                         ASSERT_NEAR(got.as<float>()[i], wanted.as<float>()[i], tolerance)

@@ -1,10 +1,11 @@
 /// bf16 without lse, where weights may come from a shorter exponential, against the reference and against the same call
 /// with lse.
 
+#include "support/random.h"
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <random>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -15,14 +16,6 @@ namespace heed::testing {
 namespace {
 
 constexpr float hidden = -std::numeric_limits<float>::infinity();
-
-Tensor pair_numbers(Shape shape, unsigned seed) {
-    std::mt19937 generator(seed);
-    std::normal_distribution<float> normal;
-    Tensor t(DType::f32, shape);
-    for (std::int64_t n = 0; n < t.elements(); ++n) { t.as<float>()[n] = normal(generator); }
-    return t;
-}
 
 double largest_difference(const Tensor& a, const Tensor& b) {
     double most = 0;
@@ -38,10 +31,10 @@ TEST(WeightsInPairs, AreAsGoodWithoutLse) {
     // Rows and keys that fill tiles and that do not; one, two, three and four vectors of rows.
     for (const std::int64_t rows : {12, 20, 40, 64, 131}) {
         for (const std::int64_t keys : {47, 192, 501}) {
-            const Tensor q = pair_numbers({1, 2, rows, 64}, 1).to(DType::bf16);
-            const Tensor k = pair_numbers({1, 2, keys, 64}, 2).to(DType::bf16);
-            const Tensor v = pair_numbers({1, 2, keys, 64}, 3).to(DType::bf16);
-            const Tensor bias = pair_numbers({1, 1, rows, keys}, 4);
+            const Tensor q = random_numbers({1, 2, rows, 64}, 1).to(DType::bf16);
+            const Tensor k = random_numbers({1, 2, keys, 64}, 2).to(DType::bf16);
+            const Tensor v = random_numbers({1, 2, keys, 64}, 3).to(DType::bf16);
+            const Tensor bias = random_numbers({1, 1, rows, keys}, 4);
             std::vector<AttentionOptions> variants(4);
             variants[1].causal = true;
             variants[2].bias = bias;
@@ -65,9 +58,9 @@ TEST(WeightsInPairs, AreAsGoodWithoutLse) {
 
 TEST(WeightsInPairs, OneVisibleKeyIsItsValue) {
     constexpr std::int64_t rows = 64, keys = 200;
-    const Tensor q = pair_numbers({1, 1, rows, 64}, 1).to(DType::bf16);
-    const Tensor k = pair_numbers({1, 1, keys, 64}, 2).to(DType::bf16);
-    const Tensor v = pair_numbers({1, 1, keys, 64}, 3).to(DType::bf16);
+    const Tensor q = random_numbers({1, 1, rows, 64}, 1).to(DType::bf16);
+    const Tensor k = random_numbers({1, 1, keys, 64}, 2).to(DType::bf16);
+    const Tensor v = random_numbers({1, 1, keys, 64}, 3).to(DType::bf16);
     Tensor bias(DType::f32, {1, 1, rows, keys});
     for (std::int64_t n = 0; n < rows * keys; ++n) { bias.as<float>()[n] = n % keys == n / keys ? 1.0F : hidden; }
     Tensor out(DType::f32, {1, 1, rows, 64});
@@ -79,11 +72,11 @@ TEST(WeightsInPairs, OneVisibleKeyIsItsValue) {
 
 TEST(WeightsInPairs, BiasHidesNaNAndPassesItsOwn) {
     constexpr std::int64_t rows = 64, keys = 200, bad_key = 70, bad_row = 33;
-    const Tensor q = pair_numbers({1, 1, rows, 64}, 1).to(DType::bf16);
-    Tensor k = pair_numbers({1, 1, keys, 64}, 2), v = pair_numbers({1, 1, keys, 64}, 3);
+    const Tensor q = random_numbers({1, 1, rows, 64}, 1).to(DType::bf16);
+    Tensor k = random_numbers({1, 1, keys, 64}, 2), v = random_numbers({1, 1, keys, 64}, 3);
     k.as<float>()[bad_key * 64] = std::nanf("");
     v.as<float>()[bad_key * 64 + 5] = std::numeric_limits<float>::infinity();
-    Tensor bias = pair_numbers({1, 1, rows, keys}, 4);
+    Tensor bias = random_numbers({1, 1, rows, keys}, 4);
     for (std::int64_t i = 0; i < rows; ++i) { bias.as<float>()[i * keys + bad_key] = hidden; }
     bias.as<float>()[bad_row * keys + 3] = std::nanf("");
     const Tensor k_stored = k.to(DType::bf16), v_stored = v.to(DType::bf16);

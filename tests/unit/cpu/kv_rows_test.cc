@@ -2,13 +2,13 @@
 /// same numbers one by one, to the rounding of float32; i8 to that of 16-bit numbers, which some sets multiply it with.
 
 #include "cpu/instruction_sets.h"
+#include "decode_variants.h"
+#include "support/random.h"
 #include "support/sample.h"
 
 #include <cmath>
 #include <limits>
-#include <random>
 #include <string>
-#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -19,14 +19,6 @@ namespace heed::testing {
 namespace {
 
 constexpr std::int64_t stored_keys = 700;
-
-Tensor stored_numbers(Shape shape, unsigned seed, float spread = 1) {
-    std::mt19937 generator(seed);
-    std::normal_distribution<float> normal(0, spread);
-    Tensor t(DType::f32, shape);
-    for (std::int64_t n = 0; n < t.elements(); ++n) { t.as<float>()[n] = normal(generator); }
-    return t;
-}
 
 struct StoredKeys {
     Context context{2};
@@ -45,8 +37,8 @@ struct StoredKeys {
                 .pages = stored_keys / page_size + 1}),
           cache(pool.create()),
           value_size(value_columns) {
-        cache_append(context, {.caches = {&cache}}, stored_numbers({1, groups, stored_keys, size}, 1),
-                     stored_numbers({1, groups, stored_keys, value_columns}, 2, spread));
+        cache_append(context, {.caches = {&cache}}, random_numbers({1, groups, stored_keys, size}, 1),
+                     random_numbers({1, groups, stored_keys, value_columns}, 2, spread));
     }
     Tensor attend(const Tensor& q, AttentionOptions options, const std::string& kernel) {
         options.kernel = kernel;
@@ -80,15 +72,8 @@ TEST_P(KvRowsOf, EqualTheReference) {
         StoredKeys stored(GetParam(), 2, size, size == 192 ? 64 : size);
         for (const std::int64_t group : {1, 2, 4}) {
             for (const std::int64_t rows : {1, 2, 4}) {
-                const Tensor q = stored_numbers({1, 2 * group, rows, size}, 3);
-                const Tensor slopes = stored_numbers({2 * group}, 4, 0.01F);
-                const Tensor bias = stored_numbers({1, 1, rows, stored_keys}, 5);
-                std::vector<AttentionOptions> variants(6);
-                variants[1].causal = true;
-                variants[2].window.left = 300;
-                variants[3].softcap = 5;
-                variants[4].alibi_slopes = slopes;
-                variants[5].bias = bias;
+                const Tensor q = random_numbers({1, 2 * group, rows, size}, 3);
+                const DecodeVariants variants(2 * group, rows, stored_keys, 300);
                 for (std::size_t n = 0; n < variants.size(); ++n) {
                     if (!sample.takes()) { continue; }
                     stored.expect_near(q, variants[n], 4e-6,
@@ -103,12 +88,12 @@ TEST_P(KvRowsOf, EqualTheReference) {
 TEST_P(KvRowsOf, EqualTheReferenceForLatents) {  // the sizes of MLA
     StoredKeys stored(GetParam(), 1, 576, 512);
     for (const std::int64_t heads : {1, 4, 7, 16}) {
-        stored.expect_near(stored_numbers({1, heads, 1, 576}, 3), {}, 4e-6, std::to_string(heads) + " heads");
+        stored.expect_near(random_numbers({1, heads, 1, 576}, 3), {}, 4e-6, std::to_string(heads) + " heads");
     }
 }
 
 TEST_P(KvRowsOf, TakePagesOfAnySize) {
-    const Tensor q = stored_numbers({1, 4, 1, 64}, 3);
+    const Tensor q = random_numbers({1, 4, 1, 64}, 3);
     for (const std::int64_t page_size : {1, 5, 16, 24, 1000}) {
         StoredKeys stored(GetParam(), 1, 64, 64, 1, page_size);
         stored.expect_near(q, {}, 4e-6, "pages of " + std::to_string(page_size));
@@ -119,13 +104,13 @@ TEST_P(KvRowsOf, KeepTheirRangeOfQueriesAndValues) {
     // One key has all the weight, and then thousands share it; queries far apart within a row.
     for (const float spread : {0.0F, 1e-30F, 1e-6F, 30.0F}) {
         StoredKeys stored(GetParam(), 1, 128, 128);
-        Tensor q = stored_numbers({1, 4, 1, 128}, 3, spread);
+        Tensor q = random_numbers({1, 4, 1, 128}, 3, spread);
         stored.expect_near(q, {}, 3e-5, "queries of " + std::to_string(spread));
         q.as<float>()[5] = 3e4F * spread;
         stored.expect_near(q, {}, 2e-3, "one of the queries large");
     }
     if (GetParam() == CacheStorage::f16) { return; }  // has no such numbers
-    const Tensor q = stored_numbers({1, 4, 1, 64}, 3);
+    const Tensor q = random_numbers({1, 4, 1, 64}, 3);
     StoredKeys small(GetParam(), 1, 64, 64, 1e-30F);
     small.expect_near(q, {}, 4e-36, "small values");
     StoredKeys large(GetParam(), 1, 64, 64, 1e30F);
@@ -134,12 +119,12 @@ TEST_P(KvRowsOf, KeepTheirRangeOfQueriesAndValues) {
 
 TEST_P(KvRowsOf, HandOnNaNAndInfinity) {
     StoredKeys stored(GetParam(), 1, 64, 64);
-    Tensor q = stored_numbers({1, 4, 1, 64}, 3);
+    Tensor q = random_numbers({1, 4, 1, 64}, 3);
     q.as<float>()[3] = std::numeric_limits<float>::quiet_NaN();
     q.as<float>()[64 + 3] = std::numeric_limits<float>::infinity();
     stored.expect_near(q, {}, 4e-6, "queries");
-    q = stored_numbers({1, 4, 1, 64}, 3);
-    Tensor bias = stored_numbers({1, 1, 1, stored_keys}, 5);
+    q = random_numbers({1, 4, 1, 64}, 3);
+    Tensor bias = random_numbers({1, 1, 1, stored_keys}, 5);
     bias.as<float>()[77] = std::numeric_limits<float>::quiet_NaN();
     stored.expect_near(q, {.bias = bias}, 4e-6, "NaN in the bias");
     bias.as<float>()[77] = -std::numeric_limits<float>::infinity();
