@@ -38,18 +38,15 @@ public:
         fill_rows(call, s, keys, split, b, g, 0, L, tile);
         const HeadRows k = key_rows(call, s, g);
         const HeadRows v = value_rows(call, s, g);
-        Stream stream{call, s, keys, tile, k, v, scratch};
+        const int rows = rows_computed(tile.rows);
+        Stream stream(call, s, keys, tile, k, v, scratch, rows);
         stream.begin = larger<std::int64_t>(tile.begin, key_begin);
         stream.begin -= (stream.begin - key_begin) % block_keys;
         stream.end = smaller<std::int64_t>(tile.end, key_end);
-        for (int r = 0; r < most; ++r) {
-            stream.largest[r] = negative_infinity;
-            stream.sum[r] = F<L>{};
-        }
         const std::int64_t value_stride = round_up(call.value_size, L);
-        __builtin_memset(scratch.sums, 0, static_cast<std::size_t>(most * value_stride) * 4);
+        clear(scratch.sums, rows * value_stride);
         with_readers(call, k, v, [&]<class KeyRows, class ValueRows, bool Staged>() {
-            load_queries<KeyRows>(call, tile, scratch.q);
+            load_queries<KeyRows>(call, tile, rows, scratch.q);
             with_rows(tile.rows, [&]<int R>() {
 #if defined(__AVX512F__)
                 if constexpr (KeyRows::scaled) {
@@ -72,10 +69,10 @@ public:
             Finish<Isa>::rows(call, tile, {scratch.sums, stream.largest, sum}, value_stride);
             return;
         }
-        const auto rows = static_cast<std::size_t>(tile.rows);
-        __builtin_memcpy(partial->sums, scratch.sums, rows * static_cast<std::size_t>(value_stride) * 4);
-        __builtin_memcpy(partial->largest, stream.largest, rows * 4);
-        __builtin_memcpy(partial->sum, sum, rows * 4);
+        const auto bytes = static_cast<std::size_t>(tile.rows) * 4;
+        __builtin_memcpy(partial->sums, scratch.sums, bytes * static_cast<std::size_t>(value_stride));
+        __builtin_memcpy(partial->largest, stream.largest, bytes);
+        __builtin_memcpy(partial->sum, sum, bytes);
     }
 
 private:
@@ -129,23 +126,32 @@ private:
         function.template operator()<FloatRows, FloatRows, true>();
     }
 
+    /// Rows that the products for so many rows take: those past the last are 0.
+    static HEED_INLINE int rows_computed(int rows) {
+        return rows <= 1 ? 1 : rows <= 4 ? 4 : rows <= decode_rows ? decode_rows : most;
+    }
     template <class Function>
     static HEED_INLINE void with_rows(int rows, Function&& function) {
-        if (rows <= 1) { return function.template operator()<1>(); }
-        if (rows <= 4) { return function.template operator()<4>(); }
-        if constexpr (most > decode_rows) {
-            if (rows > decode_rows) { return function.template operator()<most>(); }
+        switch (rows_computed(rows)) {
+            case 1: return function.template operator()<1>();
+            case 4: return function.template operator()<4>();
+            case decode_rows: return function.template operator()<decode_rows>();
+            default: break;
         }
-        function.template operator()<decode_rows>();
+        if constexpr (most > decode_rows) { function.template operator()<most>(); }
+    }
+
+    static HEED_INLINE void clear(float* to, std::int64_t count) {
+        for (std::int64_t n = 0; n < count; n += L) { S::store(to + n, F<L>{}); }
     }
 
     template <class KeyRows>
-    static void load_queries(const Call& call, const RowTile& tile, float* q) {
+    static void load_queries(const Call& call, const RowTile& tile, int rows, float* q) {
         const Tensor4& from = call.q;
         const std::int64_t stride = AnySize::template query_stride<KeyRows>(call);
-        __builtin_memset(q, 0, static_cast<std::size_t>(most * stride) * 4);
         for (int r = 0; r < tile.rows; ++r) {
             const char* row = row_address(from, tile, r);
+            if (call.head_size % L != 0) { clear(q + r * stride, stride); }  // the columns past the last
             if constexpr (KeyRows::Product::depth_per_lane == 2) {
                 copy_pairs<Isa>(row, from.column, call.head_size, q + r * stride);
             } else {
@@ -153,6 +159,7 @@ private:
                 if constexpr (requires { KeyRows::columns; }) { move<KeyRows, true>(q + r * stride, stride); }
             }
         }
+        clear(q + tile.rows * stride, (rows - tile.rows) * stride);
     }
 
     /// The queries in digits, where they are multiplied so.

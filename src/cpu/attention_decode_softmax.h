@@ -48,9 +48,27 @@ struct DecodeSoftmax {
         const HeadRows& k;
         const HeadRows& v;
         const Scratch& scratch;
-        std::int64_t begin = 0, end = 0;
-        float largest[most]{};
-        F<L> sum[most]{};
+        std::int64_t begin, end;
+        float largest[most];
+        F<L> sum[most];
+
+        /// Of short sequences a good part of the time goes into beginning: only rows that are computed are set.
+        HEED_INLINE Stream(const Call& a_call, const Sequence& a_sequence, const Keys& some_keys, const RowTile& a_tile,
+                           const HeadRows& key_rows, const HeadRows& value_rows, const Scratch& a_scratch, int rows)
+            : call(a_call),
+              s(a_sequence),
+              keys(some_keys),
+              tile(a_tile),
+              k(key_rows),
+              v(value_rows),
+              scratch(a_scratch),
+              begin(0),
+              end(0) {
+            for (int r = 0; r < rows; ++r) {
+                largest[r] = negative_infinity;
+                sum[r] = F<L>{};
+            }
+        }
     };
 
     /// What is known of a block of keys.
@@ -165,12 +183,16 @@ struct DecodeSoftmax {
     /// A score above the largest so far: earlier sums shrink. NaN is passed over, as it is in the sums' own way.
     static __attribute__((noinline)) void raise(Stream& stream, F<L> x, int r, float& top) {
         float lane[L];
-        S::store(lane, x);
-        float now = top;
-        for (int n = 0; n < L; ++n) { now = lane[n] > now ? lane[n] : now; }
+        S::store(lane, S::max(x, S::all(top)));
+        for (int width = L / 2; width > 0; width /= 2) {
+            for (int n = 0; n < width; ++n) { lane[n] = larger(lane[n], lane[n + width]); }
+        }
+        const float now = lane[0];
         if (now == top) { return; }
-        const float shrink = top == negative_infinity ? 0.0F : exp2f(top - now);
+        const bool first = top == negative_infinity;  // nothing has been added up yet
+        const float shrink = first ? 0.0F : exp2f(top - now);
         top = now;
+        if (first) { return; }
         stream.sum[r] *= S::all(shrink);
         const std::int64_t stride = round_up(stream.call.value_size, L);
         float* sums = stream.scratch.sums + r * stride;

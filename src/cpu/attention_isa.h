@@ -29,7 +29,7 @@ void forward_with(detail::Pool& pool, const Call& call) {
     detail::parallel(pool, plan.tasks, plan.operations > operations_worth_waking, [&](std::int64_t task, int worker) {
         const std::int64_t b = plan.entry_of_task(call.batch, task);
         const Sequence s = sequence_of(call, b);
-        const Split split = split_forward(call, s);
+        const Split split = plan.split_of(call, s);
         // The last rows first: under a causal mask they have the most to do.
         std::int64_t n = task - plan.entries[b].first_task;
         const std::int64_t part = n % split.key_parts;
@@ -67,7 +67,7 @@ void forward_with(detail::Pool& pool, const Call& call) {
     detail::parallel(pool, plan.merges, plan.operations > operations_worth_waking, [&](std::int64_t merge, int) {
         const std::int64_t b = plan.entry_of_merge(call.batch, merge);
         const Sequence s = sequence_of(call, b);
-        const Split split = split_forward(call, s);
+        const Split split = plan.split_of(call, s);
         const std::int64_t n = merge - plan.entries[b].first_merge;
         const std::int64_t g = n / split.tiles;
         const std::int64_t t = n % split.tiles;
