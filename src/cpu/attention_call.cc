@@ -211,6 +211,7 @@ Sequence sequence_of(const Call& c, std::int64_t b) { return c.problem->sequence
 
 ForwardPlan plan_forward(const Call& c, detail::Pool& pool, std::int64_t value_stride) {
     ForwardPlan plan;
+    double operations = 0;
     const auto header = static_cast<std::size_t>(c.batch + 1) * sizeof(ForwardPlan::Entry);
     const auto partial_at = (header + 63) / 64 * 64;
     const AttentionOptions& o = c.problem->options;
@@ -226,8 +227,11 @@ ForwardPlan plan_forward(const Call& c, detail::Pool& pool, std::int64_t value_s
             next.first_merge += tiles;
             next.first_partial += tiles * split.key_parts * partial_floats(split, value_stride);
         }
-        plan.operations += 2.0 * static_cast<double>(c.heads * (c.head_size + c.value_size)) *
-                           static_cast<double>(s.queries) * static_cast<double>(s.keys);
+        // A byte of keys and values takes the time of an operation: all there is to decoding.
+        const std::int64_t row_bytes = (c.head_size + c.value_size) * c.q.element_size;
+        operations += 2.0 * static_cast<double>(c.heads * (c.head_size + c.value_size)) *
+                          static_cast<double>(s.queries) * static_cast<double>(s.keys) +
+                      static_cast<double>(c.kv_heads * row_bytes) * static_cast<double>(s.keys);
     };
     for (std::int64_t b = 0; b < c.batch; ++b) { advance(b); }
     char* memory =
@@ -235,7 +239,7 @@ ForwardPlan plan_forward(const Call& c, detail::Pool& pool, std::int64_t value_s
     auto* entries = reinterpret_cast<ForwardPlan::Entry*>(memory);
     plan.partials = reinterpret_cast<float*>(memory + partial_at);
     next = {};
-    plan.operations = 0;
+    operations = 0;
     for (std::int64_t b = 0; b < c.batch; ++b) {
         entries[b] = next;
         advance(b);
@@ -245,6 +249,7 @@ ForwardPlan plan_forward(const Call& c, detail::Pool& pool, std::int64_t value_s
     plan.tasks = next.first_task;
     plan.tasks_per_entry = alike ? plan.tasks / c.batch : 0;
     plan.merges = next.first_merge;
+    plan.effort = detail::effort_for(operations);
     return plan;
 }
 

@@ -117,7 +117,7 @@ struct ForwardPlan {
     std::int64_t tasks_per_entry = 0;  ///< where all entries are of one size, otherwise 0
     Split split;                       ///< of every entry, where they are
     std::int64_t merges = 0;           ///< tiles whose keys were split
-    double operations = 0;
+    detail::Effort effort = detail::Effort::alone;
 
     /// The entry that a task (merge) belongs to.
     std::int64_t entry_of_task(std::int64_t batch, std::int64_t task) const;
