@@ -52,7 +52,7 @@ public:
                 if constexpr (KeyRows::scaled) {
                     if (in_bytes(call)) { return run<KeyRows, ValueRows, Staged, R, bytes_by_bytes>(stream); }
                 }
-                if constexpr (KeyRows::Product::depth_per_lane == 1 && !Staged) {
+                if constexpr (!Staged && (R == 1 || KeyRows::Product::depth_per_lane == 1)) {
                     const auto is = [&](std::int64_t size) {
                         return call.head_size == size && call.value_size == size;
                     };
@@ -237,7 +237,7 @@ private:
                     using Whole = DecodeWholeRows<Isa, KeyRows, NV, at_once>;
                     for (int r = 0; r < R; r += at_once) {
                         const typename Whole::Fetch fetch(k, r / at_once, R / at_once);
-                        Whole::scores(k, stream.scratch.q + r * NV * L, group, r, fetch);
+                        Whole::scores(k, stream.scratch.q + r * Whole::key_vectors * L, group, r, fetch);
                     }
                 } else {
                     ahead.keys(stream.k, stream.call.head_size, next);
@@ -276,10 +276,29 @@ private:
         }
     }
 
+    template <class Order, std::size_t... Lane>
+    static HEED_INLINE F<L> pick(F<L> a, F<L> b, int begin, std::index_sequence<Lane...>) {
+        const I<L> from{static_cast<std::int32_t>(Order::place(begin + static_cast<int>(Lane)))...};
+#if defined(__clang__)
+        F<L> result{};
+        ((result[Lane] = from[Lane] < L ? a[from[Lane]] : b[from[Lane] - L]), ...);
+        return result;
+#else
+        return __builtin_shuffle(a, b, from);
+#endif
+    }
+
     /// Numbers to the places that the order of columns in registers gives them, or back.
     template <class Order, bool There>
     static void move(float* numbers, std::int64_t count) {
         for (std::int64_t first = 0; first < count; first += Order::columns, numbers += Order::columns) {
+            if constexpr (!There && Order::columns == 2 * L) {
+                const F<L> a = S::load(numbers);
+                const F<L> b = S::load(numbers + L);
+                S::store(numbers, pick<Order>(a, b, 0, std::make_index_sequence<L>{}));
+                S::store(numbers + L, pick<Order>(a, b, L, std::make_index_sequence<L>{}));
+                continue;
+            }
             float moved[Order::columns];
             for (int c = 0; c < Order::columns; ++c) {
                 const std::int64_t at = Order::place(c);

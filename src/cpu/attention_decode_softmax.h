@@ -15,6 +15,7 @@ struct DecodeSoftmax {
     static constexpr int most = L == 16 ? 16 : decode_rows;  ///< rows; more than decode_rows only four at a time
     /// Keys whose positions, mask and bias are looked up together.
     static constexpr std::int64_t block_keys = pattern_keys;
+    static constexpr std::int32_t lane_numbers[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
 
     struct Scratch {
         RowTile* tile;
@@ -144,12 +145,7 @@ struct DecodeSoftmax {
             x = more == hidden ? hidden : x + more * S::all(1.44269504F);
         }
         if (block.mask) { x = (position >= S::all(tile.low[r])) & (position <= S::all(tile.high[r])) ? x : hidden; }
-        if (count < L) {
-            float lane[L];
-            S::store(lane, x);
-            for (std::int64_t n = count; n < L; ++n) { lane[n] = negative_infinity; }
-            x = S::load(lane);
-        }
+        if (count < L) { x = S::load(lane_numbers) < S::all(static_cast<std::int32_t>(count)) ? x : hidden; }
         x = S::rounded(x);
         float& top = stream.largest[r];
         if (!S::every(x <= S::all(top))) { raise(stream, x, r, top); }
@@ -161,7 +157,7 @@ struct DecodeSoftmax {
             S::store(group.weights[r], w);
         }
         if constexpr (ValueRows::Product::depth_per_lane == 2) { S::store_bf16(group.pairs[r], w); }
-        if (!block.dense && !block.mask && count == L) { return false; }
+        if (!block.dense && !block.mask) { return false; }  // values past the end are 0
         const I<L> seen = x != hidden;
         S::store(group.seen[r], seen);
         return !S::every(seen);
@@ -178,6 +174,7 @@ struct DecodeSoftmax {
         const F<L> w = S::exp2(x - S::all(top == negative_infinity ? 0.0F : top));
         stream.sum[r] += w;
         S::store(group.weights[r], ValueRows::scaled ? w * S::load(group.v_scale) : w);
+        if constexpr (ValueRows::Product::depth_per_lane == 2) { S::store_bf16(group.pairs[r], w); }
     }
 
     /// A score above the largest so far: earlier sums shrink. NaN is passed over, as it is in the sums' own way.
