@@ -56,7 +56,9 @@ void Scratch::release() {
 }
 
 Effort effort_for(double operations) {
-    return operations > 1e6 ? Effort::wake : operations > 2e5 ? Effort::awake : Effort::alone;
+    // Before 40 microseconds are over, a thread that has to be woken is of no use; before 2, not even one that is
+    // awake.
+    return operations > 4e6 ? Effort::wake : operations > 2e5 ? Effort::awake : Effort::alone;
 }
 
 Pool::Pool(int threads) : scratch_(static_cast<std::size_t>(threads)) {
@@ -87,12 +89,18 @@ void Pool::release() {
     for (Scratch& scratch : scratch_) { scratch.release(); }
 }
 
-/// All workers sleep. Do calls follow one another so closely that those woken now would still be awake for the next
-/// ones? The first few, and what comes now and then, are not worth it.
-bool Pool::comes_back_soon() {
+/// Is a small job to be shared? Not where a worker has just lost its core to somebody else's work, which costs more
+/// than sharing ever gains. Where all workers sleep, they are woken for callers who come back so soon, and so often,
+/// that those woken now will be awake for the next jobs.
+bool Pool::shares_small_jobs(bool& wake) {
     constexpr std::chrono::microseconds soon{50};
     constexpr std::chrono::microseconds until_next_try{1000};
     constexpr int enough_calls = 8;
+    if (disturbed_) {
+        disturbed_ = Clock::now() < alone_until_;
+        if (disturbed_) { return false; }
+    }
+    if (asleep_.load(std::memory_order_relaxed) < static_cast<int>(workers_.size())) { return true; }
     if (spins_ == 0) { return false; }
     const Clock::time_point now = Clock::now();
     close_calls_ = now - last_call_ < soon ? close_calls_ + 1 : 0;
@@ -100,24 +108,20 @@ bool Pool::comes_back_soon() {
     if (close_calls_ < enough_calls || now - last_woken_ < until_next_try) { return false; }
     close_calls_ = 0;
     last_woken_ = now;
+    wake = true;
     return true;
 }
 
 void Pool::run(std::int64_t count, Effort effort, Task task, void* state) {
-    const auto workers = static_cast<int>(workers_.size());
+    const bool small = effort == Effort::awake;
     bool wake = effort == Effort::wake;
-    bool alone = workers == 0 || count <= 1 || effort == Effort::alone;
-    if (!alone && effort == Effort::awake && asleep_.load(std::memory_order_relaxed) == workers) {
-        wake = comes_back_soon();
-        alone = !wake;
-    }
+    const bool alone = workers_.empty() || count <= 1 || effort == Effort::alone || (small && !shares_small_jobs(wake));
     if (alone) {
         for (std::int64_t index = 0; index < count; ++index) { task(state, index, 0); }
         return;
     }
-    // Of small jobs several tasks at once: asking for each would cost as much as it does.
-    const std::int64_t at_once =
-        effort == Effort::awake ? std::max<std::int64_t>(1, count / (4 * std::int64_t{threads()})) : 1;
+    // Of small jobs several tasks at once: claiming each would cost as much as it does.
+    const std::int64_t at_once = small ? std::max<std::int64_t>(1, count / (3 * std::int64_t{threads()})) : 1;
     const Job job{task, state, count};
     job_ = job;
     failure_ = nullptr;
@@ -133,16 +137,32 @@ void Pool::run(std::int64_t count, Effort effort, Task task, void* state) {
     }
     std::int64_t others = count - run_some(job, 0, at_once, 0);
     others -= run_rest(job, left_.fetch_sub(at_once, std::memory_order_acquire), at_once, 0);
+    wait_for(others, small);
+    if (failure_) { std::rethrow_exception(failure_); }
+}
+
+/// Returns when workers have done so many tasks.
+void Pool::wait_for(std::int64_t tasks, bool small) {
+    constexpr int patience = 200;  // some 5 microseconds, as much as all of a small job takes
+    constexpr int rest = 50;
+    Clock::time_point late{};
     for (int spin = 0;; ++spin) {
         const std::int64_t done = done_.load(std::memory_order_acquire);
-        if (done == others) { break; }
+        if (done == tasks) {
+            if (small && spin > patience) {
+                const Clock::time_point now = Clock::now();
+                disturbed_ = true;
+                alone_until_ = now + rest * (now - late);
+            }
+            return;
+        }
+        if (spin == patience) { late = Clock::now(); }
         if (spin < spins_) {
             relax();
         } else {
             done_.wait(done);
         }
     }
-    if (failure_) { std::rethrow_exception(failure_); }
 }
 
 /// Returns how many tasks are settled by this: where one fails, those left are nobody's to run.

@@ -30,7 +30,7 @@ private:
 /// one that is still awake after the last job is there within a tenth of one.
 enum class Effort : std::uint8_t {
     alone,  ///< the caller
-    awake,  ///< whoever is awake; where such jobs follow one another closely, workers are woken and stay so
+    awake,  ///< whoever is awake; where such jobs follow one another closely, workers are woken and stay awake
     wake,   ///< everybody
 };
 
@@ -71,7 +71,8 @@ private:
         std::int64_t count = 0;
     };
 
-    bool comes_back_soon();
+    bool shares_small_jobs(bool& wake);
+    void wait_for(std::int64_t tasks, bool small);
     std::int64_t run_some(const Job& job, std::int64_t begin, std::int64_t count, int worker);
     std::int64_t run_rest(const Job& job, std::int64_t left, std::int64_t at_once, int worker);
     void work(int worker);
@@ -82,7 +83,8 @@ private:
     std::mutex mutex_;
     int spins_ = 0;
     int close_calls_ = 0;
-    Clock::time_point last_call_{}, last_woken_{};
+    bool disturbed_ = false;  ///< until alone_until_
+    Clock::time_point last_call_{}, last_woken_{}, alone_until_{};
 
     // The job, in one line of the cache: workers look at `left_`, and what they need next comes with it. Written by the
     // caller when all of the job before is done; read by who has claimed tasks and not yet said that they are done.
