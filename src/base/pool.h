@@ -47,6 +47,8 @@ public:
     Pool& operator=(const Pool&) = delete;
 
     int threads() const { return static_cast<int>(workers_.size()) + 1; }
+    /// Workers that have to be woken to do anything.
+    int asleep() const { return asleep_.load(); }
 
     using Task = void (*)(void* state, std::int64_t index, int worker);
     /// Calls task(state, n, worker) once for every n in [0, count) and returns when all are done. Rethrows the

@@ -115,7 +115,7 @@ TEST(Pool, SmallWorkStaysOnTheCaller) {
 TEST(Pool, NobodyIsWokenForASmallJob) {
     Context context(4);
     for (int round = 0; round < 3; ++round) {
-        std::this_thread::sleep_for(std::chrono::milliseconds(50));  // all workers sleep
+        while (context.pool().asleep() < 3) { std::this_thread::sleep_for(std::chrono::milliseconds(1)); }
         detail::parallel(context.pool(), 10, detail::Effort::awake,
                          [&](std::int64_t, int worker) { EXPECT_EQ(worker, 0); });
     }
