@@ -120,13 +120,16 @@ void Pool::run(std::int64_t count, Effort effort, Task task, void* state) {
         for (std::int64_t index = 0; index < count; ++index) { task(state, index, 0); }
         return;
     }
-    // Of small jobs several tasks at once: claiming each would cost as much as it does.
-    const std::int64_t at_once = small ? std::max<std::int64_t>(1, count / (3 * std::int64_t{threads()})) : 1;
+    // Small jobs are for few, and for those several tasks at once: claiming each would cost as much as it does.
+    constexpr int few = 7;
+    const int wanted = small ? std::min(few, threads() - 1) : threads() - 1;
+    const std::int64_t at_once = small ? std::max<std::int64_t>(1, count / (3 * (std::int64_t{wanted} + 1))) : 1;
     const Job job{task, state, count};
     job_ = job;
     failure_ = nullptr;
     done_.store(0, std::memory_order_relaxed);
     at_once_.store(at_once, std::memory_order_relaxed);
+    wanted_.store(wanted, std::memory_order_relaxed);
     // The caller's first tasks are its own before anybody sees the others: it need not wait for the line to return.
     if (wake) {
         left_.store(count - at_once);
@@ -187,18 +190,22 @@ std::int64_t Pool::run_rest(const Job& job, std::int64_t left, std::int64_t at_o
     return settled;
 }
 
+bool Pool::has_work(int worker, std::memory_order order) const {
+    return left_.load(order) > 0 && worker <= wanted_.load(std::memory_order_relaxed);
+}
+
 void Pool::work(int worker) {
     for (;;) {
-        std::int64_t left = left_.load(std::memory_order_relaxed);
-        for (int spin = 0; left <= 0 && spin < spins_ && !stop_.load(std::memory_order_relaxed); ++spin) {
+        bool work = has_work(worker, std::memory_order_relaxed);
+        for (int spin = 0; !work && spin < spins_ && !stop_.load(std::memory_order_relaxed); ++spin) {
             relax();
-            left = left_.load(std::memory_order_relaxed);
+            work = has_work(worker, std::memory_order_relaxed);
         }
-        if (left <= 0) {
-            // Not until something is left: who was woken too late for one job is awake for the next.
+        if (!work) {
+            // Not until there is some: who was woken too late for one job is awake for the next.
             const std::uint32_t heard = alarm_.load();
             if (stop_.load()) { return; }
-            if (left_.load() > 0) { continue; }
+            if (has_work(worker, std::memory_order_seq_cst)) { continue; }
             asleep_.fetch_add(1);
             alarm_.wait(heard);
             asleep_.fetch_sub(1);
@@ -207,7 +214,7 @@ void Pool::work(int worker) {
         // Meanwhile this may have become another job, which is as good. From the claim on it can neither change nor end
         // until this thread has said what it did.
         const std::int64_t at_once = at_once_.load(std::memory_order_relaxed);
-        left = left_.fetch_sub(at_once, std::memory_order_acquire);
+        const std::int64_t left = left_.fetch_sub(at_once, std::memory_order_acquire);
         if (left <= 0) { continue; }
         const Job job = job_;
         done_.fetch_add(run_rest(job, left, at_once, worker), std::memory_order_release);

@@ -74,6 +74,7 @@ private:
     };
 
     bool shares_small_jobs(bool& wake);
+    bool has_work(int worker, std::memory_order order) const;
     void wait_for(std::int64_t tasks, bool small);
     std::int64_t run_some(const Job& job, std::int64_t begin, std::int64_t count, int worker);
     std::int64_t run_rest(const Job& job, std::int64_t left, std::int64_t at_once, int worker);
@@ -92,6 +93,7 @@ private:
     // caller when all of the job before is done; read by who has claimed tasks and not yet said that they are done.
     alignas(64) std::atomic<std::int64_t> left_{0};  ///< tasks that nobody has claimed; 0 and less: none
     std::atomic<std::int64_t> at_once_{1};           ///< tasks of a claim
+    std::atomic<int> wanted_{0};                     ///< workers with larger numbers leave the job alone
     Job job_;
     std::atomic<bool> stop_{false};
     alignas(64) std::atomic<std::int64_t> done_{0};  ///< tasks, by workers

@@ -39,7 +39,7 @@ TEST(Context, WorkspaceIsCountedAndGivenBack) {
 constexpr detail::Effort efforts[] = {detail::Effort::alone, detail::Effort::awake, detail::Effort::wake};
 
 TEST(Pool, RunsEveryTaskOnce) {
-    for (const int threads : {1, 2, 7}) {
+    for (const int threads : {1, 2, 7, 12}) {
         Context context(threads);
         for (const std::int64_t count : {0, 1, 2, 7, 23, 1000}) {
             for (const detail::Effort effort : efforts) {
