@@ -8,9 +8,12 @@ namespace heed {
 
 namespace {
 
-/// A problem that nothing is known of. To be copied: the compiler sets dozens of views one by one, in a quarter of the
-/// time that a call of a few microseconds takes to be checked.
-const AttentionProblem blank;
+/// A problem that nothing is known of. To be copied: dozens of views that are set one by one take a quarter of the time
+/// in which a call is checked.
+const AttentionProblem& blank() {
+    static const AttentionProblem problem;
+    return problem;
+}
 
 struct AttentionChecker {
     const char* function;
@@ -273,7 +276,7 @@ struct AttentionChecker {
 }  // namespace
 
 AttentionProblem checked_scores(const char* function, const View& q, const View& k, const AttentionOptions& options) {
-    AttentionProblem problem = blank;
+    AttentionProblem problem = blank();
     AttentionChecker checker{function, problem};
     checker.queries_and_keys(q, k);
     checker.all_options(options);
@@ -282,7 +285,7 @@ AttentionProblem checked_scores(const char* function, const View& q, const View&
 
 AttentionProblem checked_forward(const char* function, const View& q, const View& k, const View& v,
                                  const MutableView& out, const AttentionOptions& options, const MutableView& lse) {
-    AttentionProblem problem = blank;
+    AttentionProblem problem = blank();
     AttentionChecker checker{function, problem};
     checker.queries_and_keys(q, k);
     checker.values(v);
@@ -297,7 +300,7 @@ AttentionProblem checked_cached(const char* function, const View& q, const Atten
     check_dtype(function, "q", q, float_types);
     const Shape expected{1, q.extent(1), sizes.queries, sizes.head_size};
     if (!(q.shape() == expected)) { refuse(function, "q", to_string(expected), to_string(q.shape())); }
-    AttentionProblem p = blank;
+    AttentionProblem p = blank();
     AttentionChecker checker{function, p};
     p.q = q;
     p.batch = 1;
@@ -316,7 +319,7 @@ AttentionProblem checked_cached(const char* function, const View& q, const Atten
 AttentionProblem checked_backward(const char* function, const View& q, const View& k, const View& v, const View& out,
                                   const View& lse, const View& dout, const AttentionGradients& gradients,
                                   const AttentionOptions& options, const View& dlse) {
-    AttentionProblem p = blank;
+    AttentionProblem p = blank();
     AttentionChecker checker{function, p};
     checker.queries_and_keys(q, k);
     checker.values(v);
@@ -382,7 +385,7 @@ AttentionProblem checked_shape(const char* function, const AttentionShape& shape
     const auto sized = [&](std::int64_t heads, std::int64_t length, std::int64_t size) {
         return View(shape.dtype, &nothing, Shape{shape.batch, heads, length, size});
     };
-    AttentionProblem problem = blank;
+    AttentionProblem problem = blank();
     AttentionChecker checker{function, problem};
     checker.queries_and_keys(sized(shape.heads, shape.queries, shape.head_size),
                              sized(shape.kv_heads, shape.keys, shape.head_size));
