@@ -211,20 +211,27 @@ Sequence sequence_of(const Call& c, std::int64_t b) { return c.problem->sequence
 
 ForwardPlan plan_forward(const Call& c, detail::Pool& pool, std::int64_t value_stride) {
     ForwardPlan plan;
+    double operations = 0;
     const auto header = static_cast<std::size_t>(c.batch + 1) * sizeof(ForwardPlan::Entry);
     const auto partial_at = (header + 63) / 64 * 64;
+    const AttentionOptions& o = c.problem->options;
+    const bool alike = !c.problem->packed && !o.query_lengths && !o.key_lengths && c.batch > 0;
+    if (alike) { plan.split = split_forward(c, sequence_of(c, 0)); }
     ForwardPlan::Entry next;
     const auto advance = [&](std::int64_t b) {
         const Sequence s = sequence_of(c, b);
-        const Split split = split_forward(c, s);
+        const Split split = alike ? plan.split : split_forward(c, s);
         next.first_task += split.tasks(c.kv_heads);
         if (split.key_parts > 1) {
             const std::int64_t tiles = split.tiles * c.kv_heads;
             next.first_merge += tiles;
             next.first_partial += tiles * split.key_parts * partial_floats(split, value_stride);
         }
-        plan.operations += 2.0 * static_cast<double>(c.heads * (c.head_size + c.value_size)) *
-                           static_cast<double>(s.queries) * static_cast<double>(s.keys);
+        // A byte of keys and values takes the time of an operation: all there is to decoding.
+        const std::int64_t row_bytes = (c.head_size + c.value_size) * c.q.element_size;
+        operations += 2.0 * static_cast<double>(c.heads * (c.head_size + c.value_size)) *
+                          static_cast<double>(s.queries) * static_cast<double>(s.keys) +
+                      static_cast<double>(c.kv_heads * row_bytes) * static_cast<double>(s.keys);
     };
     for (std::int64_t b = 0; b < c.batch; ++b) { advance(b); }
     char* memory =
@@ -232,7 +239,7 @@ ForwardPlan plan_forward(const Call& c, detail::Pool& pool, std::int64_t value_s
     auto* entries = reinterpret_cast<ForwardPlan::Entry*>(memory);
     plan.partials = reinterpret_cast<float*>(memory + partial_at);
     next = {};
-    plan.operations = 0;
+    operations = 0;
     for (std::int64_t b = 0; b < c.batch; ++b) {
         entries[b] = next;
         advance(b);
@@ -240,10 +247,9 @@ ForwardPlan plan_forward(const Call& c, detail::Pool& pool, std::int64_t value_s
     entries[c.batch] = next;
     plan.entries = entries;
     plan.tasks = next.first_task;
-    const AttentionOptions& o = c.problem->options;
-    const bool alike = !c.problem->packed && !o.query_lengths && !o.key_lengths && c.batch > 0;
     plan.tasks_per_entry = alike ? plan.tasks / c.batch : 0;
     plan.merges = next.first_merge;
+    plan.effort = detail::effort_for(operations);
     return plan;
 }
 
@@ -251,6 +257,10 @@ std::int64_t ForwardPlan::entry_of_task(std::int64_t batch, std::int64_t task) c
     if (tasks_per_entry > 0) { return task / tasks_per_entry; }
     const auto after = [](std::int64_t value, const Entry& entry) { return value < entry.first_task; };
     return std::upper_bound(entries, entries + batch + 1, task, after) - entries - 1;
+}
+
+Split ForwardPlan::split_of(const Call& call, const Sequence& s) const {
+    return tasks_per_entry > 0 ? split : split_forward(call, s);
 }
 
 std::int64_t ForwardPlan::entry_of_merge(std::int64_t batch, std::int64_t merge) const {

@@ -115,12 +115,14 @@ struct ForwardPlan {
     float* partials = nullptr;
     std::int64_t tasks = 0;
     std::int64_t tasks_per_entry = 0;  ///< where all entries are of one size, otherwise 0
+    Split split;                       ///< of every entry, where they are
     std::int64_t merges = 0;           ///< tiles whose keys were split
-    double operations = 0;
+    detail::Effort effort = detail::Effort::alone;
 
     /// The entry that a task (merge) belongs to.
     std::int64_t entry_of_task(std::int64_t batch, std::int64_t task) const;
     std::int64_t entry_of_merge(std::int64_t batch, std::int64_t merge) const;
+    Split split_of(const Call& call, const Sequence& s) const;
 };
 /// Floats that one part of one split tile leaves behind: sums, largest and sum of its rows.
 std::int64_t partial_floats(const Split& split, std::int64_t value_stride);

@@ -38,24 +38,21 @@ public:
         fill_rows(call, s, keys, split, b, g, 0, L, tile);
         const HeadRows k = key_rows(call, s, g);
         const HeadRows v = value_rows(call, s, g);
-        Stream stream{call, s, keys, tile, k, v, scratch};
+        const int rows = rows_computed(tile.rows);
+        Stream stream(call, s, keys, tile, k, v, scratch, rows);
         stream.begin = larger<std::int64_t>(tile.begin, key_begin);
         stream.begin -= (stream.begin - key_begin) % block_keys;
         stream.end = smaller<std::int64_t>(tile.end, key_end);
-        for (int r = 0; r < most; ++r) {
-            stream.largest[r] = negative_infinity;
-            stream.sum[r] = F<L>{};
-        }
         const std::int64_t value_stride = round_up(call.value_size, L);
-        __builtin_memset(scratch.sums, 0, static_cast<std::size_t>(most * value_stride) * 4);
+        clear(scratch.sums, rows * value_stride);
         with_readers(call, k, v, [&]<class KeyRows, class ValueRows, bool Staged>() {
-            load_queries<KeyRows>(call, tile, scratch.q);
+            load_queries<KeyRows>(call, tile, rows, scratch.q);
             with_rows(tile.rows, [&]<int R>() {
 #if defined(__AVX512F__)
                 if constexpr (KeyRows::scaled) {
                     if (in_bytes(call)) { return run<KeyRows, ValueRows, Staged, R, bytes_by_bytes>(stream); }
                 }
-                if constexpr (KeyRows::Product::depth_per_lane == 1 && !Staged) {
+                if constexpr (!Staged && (R == 1 || KeyRows::Product::depth_per_lane == 1)) {
                     const auto is = [&](std::int64_t size) {
                         return call.head_size == size && call.value_size == size;
                     };
@@ -72,10 +69,10 @@ public:
             Finish<Isa>::rows(call, tile, {scratch.sums, stream.largest, sum}, value_stride);
             return;
         }
-        const auto rows = static_cast<std::size_t>(tile.rows);
-        __builtin_memcpy(partial->sums, scratch.sums, rows * static_cast<std::size_t>(value_stride) * 4);
-        __builtin_memcpy(partial->largest, stream.largest, rows * 4);
-        __builtin_memcpy(partial->sum, sum, rows * 4);
+        const auto bytes = static_cast<std::size_t>(tile.rows) * 4;
+        __builtin_memcpy(partial->sums, scratch.sums, bytes * static_cast<std::size_t>(value_stride));
+        __builtin_memcpy(partial->largest, stream.largest, bytes);
+        __builtin_memcpy(partial->sum, sum, bytes);
     }
 
 private:
@@ -129,23 +126,32 @@ private:
         function.template operator()<FloatRows, FloatRows, true>();
     }
 
+    /// Rows that the products for so many rows take: those past the last are 0.
+    static HEED_INLINE int rows_computed(int rows) {
+        return rows <= 1 ? 1 : rows <= 4 ? 4 : rows <= decode_rows ? decode_rows : most;
+    }
     template <class Function>
     static HEED_INLINE void with_rows(int rows, Function&& function) {
-        if (rows <= 1) { return function.template operator()<1>(); }
-        if (rows <= 4) { return function.template operator()<4>(); }
-        if constexpr (most > decode_rows) {
-            if (rows > decode_rows) { return function.template operator()<most>(); }
+        switch (rows_computed(rows)) {
+            case 1: return function.template operator()<1>();
+            case 4: return function.template operator()<4>();
+            case decode_rows: return function.template operator()<decode_rows>();
+            default: break;
         }
-        function.template operator()<decode_rows>();
+        if constexpr (most > decode_rows) { function.template operator()<most>(); }
+    }
+
+    static HEED_INLINE void clear(float* to, std::int64_t count) {
+        for (std::int64_t n = 0; n < count; n += L) { S::store(to + n, F<L>{}); }
     }
 
     template <class KeyRows>
-    static void load_queries(const Call& call, const RowTile& tile, float* q) {
+    static void load_queries(const Call& call, const RowTile& tile, int rows, float* q) {
         const Tensor4& from = call.q;
         const std::int64_t stride = AnySize::template query_stride<KeyRows>(call);
-        __builtin_memset(q, 0, static_cast<std::size_t>(most * stride) * 4);
         for (int r = 0; r < tile.rows; ++r) {
             const char* row = row_address(from, tile, r);
+            if (call.head_size % L != 0) { clear(q + r * stride, stride); }  // the columns past the last
             if constexpr (KeyRows::Product::depth_per_lane == 2) {
                 copy_pairs<Isa>(row, from.column, call.head_size, q + r * stride);
             } else {
@@ -153,6 +159,7 @@ private:
                 if constexpr (requires { KeyRows::columns; }) { move<KeyRows, true>(q + r * stride, stride); }
             }
         }
+        clear(q + tile.rows * stride, (rows - tile.rows) * stride);
     }
 
     /// The queries in digits, where they are multiplied so.
@@ -230,7 +237,7 @@ private:
                     using Whole = DecodeWholeRows<Isa, KeyRows, NV, at_once>;
                     for (int r = 0; r < R; r += at_once) {
                         const typename Whole::Fetch fetch(k, r / at_once, R / at_once);
-                        Whole::scores(k, stream.scratch.q + r * NV * L, group, r, fetch);
+                        Whole::scores(k, stream.scratch.q + r * Whole::key_vectors * L, group, r, fetch);
                     }
                 } else {
                     ahead.keys(stream.k, stream.call.head_size, next);
@@ -269,10 +276,29 @@ private:
         }
     }
 
+    template <class Order, std::size_t... Lane>
+    static HEED_INLINE F<L> pick(F<L> a, F<L> b, int begin, std::index_sequence<Lane...>) {
+        const I<L> from{static_cast<std::int32_t>(Order::place(begin + static_cast<int>(Lane)))...};
+#if defined(__clang__)
+        F<L> result{};
+        ((result[Lane] = from[Lane] < L ? a[from[Lane]] : b[from[Lane] - L]), ...);
+        return result;
+#else
+        return __builtin_shuffle(a, b, from);
+#endif
+    }
+
     /// Numbers to the places that the order of columns in registers gives them, or back.
     template <class Order, bool There>
     static void move(float* numbers, std::int64_t count) {
         for (std::int64_t first = 0; first < count; first += Order::columns, numbers += Order::columns) {
+            if constexpr (!There && Order::columns == 2 * L) {
+                const F<L> a = S::load(numbers);
+                const F<L> b = S::load(numbers + L);
+                S::store(numbers, pick<Order>(a, b, 0, std::make_index_sequence<L>{}));
+                S::store(numbers + L, pick<Order>(a, b, L, std::make_index_sequence<L>{}));
+                continue;
+            }
             float moved[Order::columns];
             for (int c = 0; c < Order::columns; ++c) {
                 const std::int64_t at = Order::place(c);

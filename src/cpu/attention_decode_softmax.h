@@ -15,6 +15,7 @@ struct DecodeSoftmax {
     static constexpr int most = L == 16 ? 16 : decode_rows;  ///< rows; more than decode_rows only four at a time
     /// Keys whose positions, mask and bias are looked up together.
     static constexpr std::int64_t block_keys = pattern_keys;
+    static constexpr std::int32_t lane_numbers[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
 
     struct Scratch {
         RowTile* tile;
@@ -48,9 +49,27 @@ struct DecodeSoftmax {
         const HeadRows& k;
         const HeadRows& v;
         const Scratch& scratch;
-        std::int64_t begin = 0, end = 0;
-        float largest[most]{};
-        F<L> sum[most]{};
+        std::int64_t begin, end;
+        float largest[most];
+        F<L> sum[most];
+
+        /// Of short sequences a good part of the time goes into beginning: only rows that are computed are set.
+        HEED_INLINE Stream(const Call& a_call, const Sequence& a_sequence, const Keys& some_keys, const RowTile& a_tile,
+                           const HeadRows& key_rows, const HeadRows& value_rows, const Scratch& a_scratch, int rows)
+            : call(a_call),
+              s(a_sequence),
+              keys(some_keys),
+              tile(a_tile),
+              k(key_rows),
+              v(value_rows),
+              scratch(a_scratch),
+              begin(0),
+              end(0) {
+            for (int r = 0; r < rows; ++r) {
+                largest[r] = negative_infinity;
+                sum[r] = F<L>{};
+            }
+        }
     };
 
     /// What is known of a block of keys.
@@ -129,12 +148,7 @@ struct DecodeSoftmax {
             const auto visible = (position >= S::all(tile.low[r])) & (position <= S::all(tile.high[r]));
             x = visible ? x : hidden;
         }
-        if (count < L) {
-            float lane[L];
-            S::store(lane, x);
-            for (std::int64_t n = count; n < L; ++n) { lane[n] = negative_infinity; }
-            x = S::load(lane);
-        }
+        if (count < L) { x = S::load(lane_numbers) < S::all(static_cast<std::int32_t>(count)) ? x : hidden; }
         x = S::rounded(x);
         float& top = stream.largest[r];
         if (!S::every(x <= S::all(top))) { raise(stream, x, r, top); }
@@ -146,7 +160,7 @@ struct DecodeSoftmax {
             S::store(group.weights[r], w);
         }
         if constexpr (ValueRows::Product::depth_per_lane == 2) { S::store_bf16(group.pairs[r], w); }
-        if (!block.dense && !block.mask && count == L) { return false; }
+        if (!block.dense && !block.mask) { return false; }  // values past the end are 0
         const I<L> seen = x != hidden;
         S::store(group.seen[r], seen);
         return !S::every(seen);
@@ -163,17 +177,22 @@ struct DecodeSoftmax {
         const F<L> w = S::exp2(x - S::all(top == negative_infinity ? 0.0F : top));
         stream.sum[r] += w;
         S::store(group.weights[r], ValueRows::scaled ? w * S::load(group.v_scale) : w);
+        if constexpr (ValueRows::Product::depth_per_lane == 2) { S::store_bf16(group.pairs[r], w); }
     }
 
     /// A score above the largest so far: earlier sums shrink. NaN is passed over, as it is in the sums' own way.
     static __attribute__((noinline)) void raise(Stream& stream, F<L> x, int r, float& top) {
         float lane[L];
-        S::store(lane, x);
-        float now = top;
-        for (int n = 0; n < L; ++n) { now = lane[n] > now ? lane[n] : now; }
+        S::store(lane, S::max(x, S::all(top)));
+        for (int width = L / 2; width > 0; width /= 2) {
+            for (int n = 0; n < width; ++n) { lane[n] = larger(lane[n], lane[n + width]); }
+        }
+        const float now = lane[0];
         if (now == top) { return; }
-        const float shrink = top == negative_infinity ? 0.0F : exp2f(top - now);
+        const bool first = top == negative_infinity;  // nothing has been added up yet
+        const float shrink = first ? 0.0F : exp2f(top - now);
         top = now;
+        if (first) { return; }
         stream.sum[r] *= S::all(shrink);
         const std::int64_t stride = round_up(stream.call.value_size, L);
         float* sums = stream.scratch.sums + r * stride;

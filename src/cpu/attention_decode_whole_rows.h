@@ -7,7 +7,7 @@
 
 namespace heed::cpu {
 
-/// Keys and values of NV vectors, N query rows.
+/// Keys and values of NV vectors of floats, N query rows.
 template <class Isa, class Rows, int NV, int N>
 struct DecodeWholeRows;
 
@@ -18,7 +18,10 @@ struct DecodeWholeRows {
     static constexpr int L = 16;
     using S = Simd<Isa, L>;
     using Group = typename DecodeSoftmax<Isa>::Group;
-    static_assert(N == 1 || N == 4);
+    using Product = typename Rows::Product;
+    static constexpr bool pairs = Product::depth_per_lane == 2;
+    static constexpr int key_vectors = NV / Product::depth_per_lane;
+    static_assert(N == 1 || (N == 4 && !pairs));
 
     /// What passes after the first, which find everything in the first-level cache, ask for meanwhile: the rows after
     /// these, a few lines of each.
@@ -89,6 +92,7 @@ struct DecodeWholeRows {
 
     /// sums[r] += weights[row + r] V
     static HEED_INLINE void add(const RowRun& v, const Group& group, float* sums, int row, const Fetch& fetch) {
+        if constexpr (pairs) { return add_pairs(v, group.pairs[row], sums); }
         // With 32 sums one row of them stays in the first-level cache: there is time to load and store it.
         constexpr int held_rows = N * NV < 32 ? N : N - 1;
         F<L> sum[held_rows][NV];
@@ -124,19 +128,37 @@ struct DecodeWholeRows {
 
 private:
     static HEED_INLINE void scores_of_one(const RowRun& k, const float* q, float* scores) {
-        F<L> y[NV];
+        F<L> y[key_vectors];
         HEED_UNROLL
-        for (int n = 0; n < NV; ++n) { y[n] = held(S::load(q + n * L)); }
-        F<L> sum[L];
+        for (int n = 0; n < key_vectors; ++n) { y[n] = held(S::load(q + n * L)); }
+        F<L> sum[L] = {};
         HEED_UNROLL
         for (int j = 0; j < L; ++j) {
             const char* from = k.first + j * k.step;
-            sum[j] = Rows::template load<Isa, L>(from, 0) * y[0];
             HEED_UNROLL
-            for (int n = 1; n < NV; ++n) { sum[j] += Rows::template load<Isa, L>(from, n * L) * y[n]; }
+            for (int n = 0; n < key_vectors; ++n) {
+                sum[j] = Product::template add<Isa, L>(sum[j], Rows::template load<Isa, L>(from, n * L), y[n]);
+            }
             sum[j] = held(sum[j]);
         }
         S::store(scores, sums_of<Isa, L>(sum));
+    }
+    /// The values of two keys at a time, the sums in the order of Rows::place.
+    static HEED_INLINE void add_pairs(const RowRun& v, const float* weights, float* sums) {
+        F<L> sum[NV];
+        HEED_UNROLL
+        for (int n = 0; n < NV; ++n) { sum[n] = S::load(sums + n * L); }
+        for (int j = 0; j < L; j += 2) {
+            const char* from = v.first + j * v.step;
+            const F<L> w = S::all(weights[j / 2]);
+            HEED_UNROLL
+            for (int n = 0; n < NV; ++n) {
+                const F<L> x = Rows::template load_pair<Isa, L>(from, from + v.step, n);
+                sum[n] = Product::template add<Isa, L>(sum[n], x, w);
+            }
+        }
+        HEED_UNROLL
+        for (int n = 0; n < NV; ++n) { S::store(sums + n * L, sum[n]); }
     }
     /// The halves of a added up, then those of b.
     static HEED_INLINE __m512 add_halves(F<L> a, F<L> b) {

@@ -9,9 +9,6 @@
 
 namespace heed::cpu {
 
-/// Work below this is done where it is: waking a thread costs as much.
-constexpr double operations_worth_waking = 1e6;
-
 template <class Isa, class Product>
 void forward_with(detail::Pool& pool, const Call& call) {
     using Kernel = Forward<Isa, Product>;
@@ -26,10 +23,10 @@ void forward_with(detail::Pool& pool, const Call& call) {
         float* rows = memory + split.tile_rows * z.value_stride;
         return Partial{memory, rows, rows + split.tile_rows};
     };
-    detail::parallel(pool, plan.tasks, plan.operations > operations_worth_waking, [&](std::int64_t task, int worker) {
+    detail::parallel(pool, plan.tasks, plan.effort, [&](std::int64_t task, int worker) {
         const std::int64_t b = plan.entry_of_task(call.batch, task);
         const Sequence s = sequence_of(call, b);
-        const Split split = split_forward(call, s);
+        const Split split = plan.split_of(call, s);
         // The last rows first: under a causal mask they have the most to do.
         std::int64_t n = task - plan.entries[b].first_task;
         const std::int64_t part = n % split.key_parts;
@@ -64,10 +61,10 @@ void forward_with(detail::Pool& pool, const Call& call) {
         for (std::int64_t t = 0; t < tiles; ++t) { partial[t] = partial_of(b, split, g, first + t, part); }
         Kernel::task(call, s, split, b, g, first, tiles, key_begin, key_end, scratch, partial);
     });
-    detail::parallel(pool, plan.merges, plan.operations > operations_worth_waking, [&](std::int64_t merge, int) {
+    detail::parallel(pool, plan.merges, plan.effort, [&](std::int64_t merge, int) {
         const std::int64_t b = plan.entry_of_merge(call.batch, merge);
         const Sequence s = sequence_of(call, b);
-        const Split split = split_forward(call, s);
+        const Split split = plan.split_of(call, s);
         const std::int64_t n = merge - plan.entries[b].first_merge;
         const std::int64_t g = n / split.tiles;
         const std::int64_t t = n % split.tiles;
@@ -88,8 +85,8 @@ void backward_with(detail::Pool& pool, const Call& call) {
     clear_reduced(call);
     for (std::int64_t first = 0; first < call.batch;) {
         const BackwardPlan plan = plan_backward(call, pool, first, bytes_per_key);
-        const bool wake = plan.operations > operations_worth_waking;
-        detail::parallel(pool, plan.tasks, wake, [&](std::int64_t task, int worker) {
+        const detail::Effort effort = detail::effort_for(plan.operations);
+        detail::parallel(pool, plan.tasks, effort, [&](std::int64_t task, int worker) {
             for_each_chunk(call, plan, task, [&](std::int64_t b, std::int64_t g, std::int64_t n) {
                 const Sequence s = sequence_of(call, b);
                 const BackwardSplit split = split_backward(call, s, bytes_per_key);
@@ -112,7 +109,7 @@ void backward_with(detail::Pool& pool, const Call& call) {
         if (plan.most_chunks > 1) {
             constexpr std::int64_t rows = 256;
             const std::int64_t blocks = (call.queries + rows - 1) / rows;
-            detail::parallel(pool, plan.entries * call.heads * blocks, wake, [&](std::int64_t task, int worker) {
+            detail::parallel(pool, plan.entries * call.heads * blocks, effort, [&](std::int64_t task, int worker) {
                 const std::int64_t b = plan.first_entry + task / blocks / call.heads;
                 const std::int64_t h = task / blocks % call.heads;
                 const Sequence s = sequence_of(call, b);

@@ -67,17 +67,22 @@ const AttentionKernel& choose_attention_kernel(const char* function, const Atten
             asked_by = "HEED_KERNEL";
         }
     }
+    if (forced.empty()) {
+        for (const AttentionKernel& kernel : kernels) {
+            if (kernel.declines(problem).empty()) { return kernel; }
+        }
+        return kernels.back();  // the reference takes everything
+    }
     const auto fail = [&](const std::string& expected) {
         throw Error("[" + std::string(function) + "] " + asked_by + ": expected " + expected + ", got " + forced);
     };
     std::string names;
     for (const AttentionKernel& kernel : kernels) {
         names += (names.empty() ? "" : ", ") + kernel.name;
-        if (forced.empty() ? kernel.declines(problem).empty() : kernel.name == forced) {
-            const std::string reason = forced.empty() ? "" : kernel.declines(problem);
-            if (!reason.empty()) { fail("a kernel that fits (" + forced + " does not: " + reason + ")"); }
-            return kernel;
-        }
+        if (kernel.name != forced) { continue; }
+        const std::string reason = kernel.declines(problem);
+        if (!reason.empty()) { fail("a kernel that fits (" + forced + " does not: " + reason + ")"); }
+        return kernel;
     }
     fail("one of " + names);
     return kernels.back();

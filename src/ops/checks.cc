@@ -60,9 +60,11 @@ void check_output(const char* function, const char* argument, const View& output
     }
 }
 
-void check_apart(const char* function, const std::string& argument, const View& output, const std::string& other_name,
+void check_apart(const char* function, std::string_view argument, const View& output, std::string_view other_name,
                  const View& other) {
-    if (overlaps(output, other)) { refuse(function, argument, "memory apart from " + other_name, "an overlap"); }
+    if (overlaps(output, other)) {
+        refuse(function, std::string(argument), "memory apart from " + std::string(other_name), "an overlap");
+    }
 }
 
 }  // namespace heed

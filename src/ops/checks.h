@@ -6,6 +6,7 @@
 
 #include <initializer_list>
 #include <string>
+#include <string_view>
 
 namespace heed {
 
@@ -30,7 +31,7 @@ void check_lengths(const char* function, const char* argument, const View& lengt
 void check_output(const char* function, const char* argument, const View& output, const Shape& shape,
                   std::initializer_list<DType> allowed);
 /// An output shares no memory with another tensor, or refuse. Absent ones share none.
-void check_apart(const char* function, const std::string& argument, const View& output, const std::string& other_name,
+void check_apart(const char* function, std::string_view argument, const View& output, std::string_view other_name,
                  const View& other);
 
 }  // namespace heed

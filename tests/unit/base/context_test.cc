@@ -6,6 +6,7 @@
 #include "base/pool.h"
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <stdexcept>
 #include <thread>
@@ -35,18 +36,22 @@ TEST(Context, WorkspaceIsCountedAndGivenBack) {
     EXPECT_EQ(context.workspace_bytes(), 0U);
 }
 
+constexpr detail::Effort efforts[] = {detail::Effort::alone, detail::Effort::awake, detail::Effort::wake};
+
 TEST(Pool, RunsEveryTaskOnce) {
-    for (const int threads : {1, 2, 7}) {
+    for (const int threads : {1, 2, 7, 12}) {
         Context context(threads);
-        for (const std::int64_t count : {0, 1, 2, 7, 1000}) {
-            std::vector<std::atomic<int>> runs(static_cast<std::size_t>(count));
-            std::atomic<bool> bad_worker{false};
-            detail::parallel(context.pool(), count, true, [&](std::int64_t index, int worker) {
-                runs[static_cast<std::size_t>(index)]++;
-                if (worker < 0 || worker >= threads) { bad_worker = true; }
-            });
-            for (const auto& n : runs) { ASSERT_EQ(n, 1); }
-            EXPECT_FALSE(bad_worker);
+        for (const std::int64_t count : {0, 1, 2, 7, 23, 1000}) {
+            for (const detail::Effort effort : efforts) {
+                std::vector<std::atomic<int>> runs(static_cast<std::size_t>(count));
+                std::atomic<bool> bad_worker{false};
+                detail::parallel(context.pool(), count, effort, [&](std::int64_t index, int worker) {
+                    runs[static_cast<std::size_t>(index)]++;
+                    if (worker < 0 || worker >= threads) { bad_worker = true; }
+                });
+                for (const auto& n : runs) { ASSERT_EQ(n, 1); }
+                EXPECT_FALSE(bad_worker);
+            }
         }
     }
 }
@@ -69,9 +74,11 @@ TEST(Pool, ManySmallRuns) {
     Context context(3);
     std::int64_t expected = 0;
     std::atomic<std::int64_t> sum{0};
-    for (int round = 0; round < 5000; ++round) {
-        const std::int64_t count = 2 + round % 5;
-        detail::parallel(context.pool(), count, true, [&](std::int64_t index, int) { sum += index; });
+    for (int round = 0; round < 6000; ++round) {
+        const std::int64_t count = 2 + round % 29;
+        // Stretches of one effort, long enough for workers to be woken, and all orders of two.
+        const detail::Effort effort = efforts[round % 2 == 0 ? round / 1000 % 3 : round / 100 % 3];
+        detail::parallel(context.pool(), count, effort, [&](std::int64_t index, int) { sum += index; });
         expected += count * (count - 1) / 2;
         ASSERT_EQ(sum, expected);  // all of a run is done when it returns
     }
@@ -80,14 +87,15 @@ TEST(Pool, ManySmallRuns) {
 TEST(Pool, AnExceptionComesOutAndThePoolGoesOn) {
     for (const int threads : {1, 4}) {
         Context context(threads);
-        for (int round = 0; round < 100; ++round) {
-            EXPECT_THROW(detail::parallel(context.pool(), 50, true,
+        for (int round = 0; round < 150; ++round) {
+            const detail::Effort effort = efforts[round / 50];
+            EXPECT_THROW(detail::parallel(context.pool(), 50, effort,
                                           [&](std::int64_t index, int) {
                                               if (index == round % 50) { throw std::runtime_error("task"); }
                                           }),
                          std::runtime_error);
             std::atomic<int> runs{0};
-            detail::parallel(context.pool(), 50, true, [&](std::int64_t, int) { ++runs; });
+            detail::parallel(context.pool(), 50, effort, [&](std::int64_t, int) { ++runs; });
             ASSERT_EQ(runs, 50);
         }
         EXPECT_THROW(detail::parallel(context.pool(), 20, true, [](std::int64_t, int) { throw std::bad_alloc(); }),
@@ -102,6 +110,21 @@ TEST(Pool, SmallWorkStaysOnTheCaller) {
         EXPECT_EQ(worker, 0);
         EXPECT_EQ(std::this_thread::get_id(), caller);
     });
+}
+
+TEST(Pool, NobodyIsWokenForASmallJob) {
+    Context context(4);
+    for (int round = 0; round < 3; ++round) {
+        while (context.pool().asleep() < 3) { std::this_thread::sleep_for(std::chrono::milliseconds(1)); }
+        detail::parallel(context.pool(), 10, detail::Effort::awake,
+                         [&](std::int64_t, int worker) { EXPECT_EQ(worker, 0); });
+    }
+}
+
+TEST(Pool, EffortGrowsWithTheWork) {
+    EXPECT_EQ(detail::effort_for(0), detail::Effort::alone);
+    EXPECT_EQ(detail::effort_for(1e6), detail::Effort::awake);
+    EXPECT_EQ(detail::effort_for(1e9), detail::Effort::wake);
 }
 
 TEST(Pool, CallersFromSeveralThreadsTakeTurns) {

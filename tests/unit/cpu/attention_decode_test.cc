@@ -48,6 +48,41 @@ TEST_P(FewRows, EqualTheReference) {
     }
 }
 
+/// Few keys, too, whatever lies behind the last.
+TEST_P(FewRows, OverFewKeysEqualTheReference) {
+    const DType dtype = GetParam();
+    const double tolerance = dtype == DType::f32 ? 2e-6 : dtype == DType::f16 ? 2e-3 : 2e-2;
+    constexpr std::int64_t groups = 3, most = 80;
+    Context context(2);
+    for (const std::int64_t size : {40, 64, 128}) {
+        for (const std::int64_t keys : {1, 2, 15, 16, 17, 33, 64, 65, 79}) {
+            Tensor k = decode_numbers({1, groups, most, size}, 1, DType::f32);
+            Tensor v = decode_numbers({1, groups, most, size}, 2, DType::f32);
+            for (std::int64_t g = 0; g < groups; ++g) {
+                for (std::int64_t n = (g * most + keys) * size; n < (g + 1) * most * size; ++n) {
+                    k.as<float>()[n] = v.as<float>()[n] = std::nanf("");
+                }
+            }
+            const Tensor k_stored = k.to(dtype), v_stored = v.to(dtype);
+            const View some_k = k_stored.view().slice(2, 0, keys), some_v = v_stored.view().slice(2, 0, keys);
+            for (const std::int64_t rows : {1, 3, 8}) {
+                const Shape shape{1, groups, rows, size};
+                const Tensor q = decode_numbers(shape, 3, dtype);
+                for (const bool causal : {false, true}) {
+                    Tensor out(dtype, shape), expected(dtype, shape);
+                    attend(context, q, some_k, some_v, out, {.causal = causal});
+                    attend(context, q, some_k, some_v, expected, {.causal = causal, .kernel = "reference"});
+                    const Tensor got = out.to(DType::f32), wanted = expected.to(DType::f32);
+                    for (std::int64_t i = 0; i < got.elements(); ++i) {
+                        ASSERT_NEAR(got.as<float>()[i], wanted.as<float>()[i], tolerance)
+                            << "size " << size << ", keys " << keys << ", rows " << rows << ", causal " << causal;
+                    }
+                }
+            }
+        }
+    }
+}
+
 TEST_P(FewRows, PassOverHiddenNaN) {
     constexpr std::int64_t keys = 1100, size = 128, rows = 16;
     const DType dtype = GetParam();
