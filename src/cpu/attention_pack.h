@@ -201,16 +201,16 @@ void pack_keys(const Call& call, const Sequence& s, std::int64_t g, const PackSc
 }
 
 template <class Isa, class Product>
-void pack_values(const Call& call, const Sequence& s, std::int64_t g, const PackScratch& scratch, KeyBlock& block) {
+void pack_values(const Call& call, const Sequence& s, std::int64_t g, float* to_v, KeyBlock& block) {
     const Sizes<Isa, Product> z(call);
     const HeadRows v = value_rows(call, s, g);
     block.values_finite = -1;
-    block.v = scratch.v;
+    block.v = to_v;
     block.v_stride = z.value_stride;
     if constexpr (Product::depth_per_lane == 2) {
         const char* even = nullptr;
         v.for_each(block.begin, block.count, [&](std::int64_t j, const char* row, const float*) {
-            float* to = scratch.v + j / 2 * z.value_stride;
+            float* to = to_v + j / 2 * z.value_stride;
             if (j % 2 != 0) { weave_rows<Isa>(even, row, v.column, call.value_size, z.value_stride, to); }
             if (j % 2 == 0 && j + 1 == block.count) {
                 weave_rows<Isa>(row, nullptr, v.column, call.value_size, z.value_stride, to);
@@ -225,7 +225,7 @@ void pack_values(const Call& call, const Sequence& s, std::int64_t g, const Pack
             return;
         }
         v.for_each(block.begin, block.count, [&](std::int64_t j, const char* row, const float* scale) {
-            float* to = scratch.v + j * z.value_stride;
+            float* to = to_v + j * z.value_stride;
             load_kv_row<Isa>(v, row, scale, call.value_size, to);
             for (std::int64_t e = call.value_size; e < z.value_stride; ++e) { to[e] = 0; }
         });
