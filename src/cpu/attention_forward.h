@@ -31,6 +31,14 @@ private:
     }
 };
 
+/// A task of the forward pass: tiles [first, first + tiles) of key/value head g of entry b, over keys [key_begin,
+/// key_end).
+struct ForwardTask {
+    Sequence s;
+    Split split;
+    std::int64_t b = 0, g = 0, part = 0, first = 0, tiles = 0, key_begin = 0, key_end = 0;
+};
+
 /// Scratch of one worker, laid out in one piece of memory.
 template <class Isa, class Product>
 struct ForwardScratch {
@@ -50,6 +58,7 @@ struct ForwardScratch {
     PackScratch pack;
     ScoreScratch score;
     NextHead next;
+    const ForwardTask* next_task;  ///< most likely; null: not worth asking for
 
     static std::size_t layout(const Call& call, std::int64_t tiles, char* memory, ForwardScratch* to) {
         Arena arena{memory};
@@ -83,6 +92,12 @@ template <class Isa, class Product>
 class Forward {
 public:
     using Scratch = ForwardScratch<Isa, Product>;
+
+    /// Short sequences have a way of their own (NextHead); with a window or a pattern the first keys are elsewhere.
+    static bool worth_asking_for(const Call& call, const ForwardTask& task) {
+        return asks_for_keys && task.split.heads_per_tile == 1 && task.split.tiles >= task.split.tiles_per_task &&
+               call.problem->reach.left < 0 && !call.pattern;
+    }
 
     /// Tiles [first_tile, first_tile + tiles) of key/value head g over keys [key_begin, key_end).
     static void task(const Call& call, const Sequence& s, const Split& split, std::int64_t b, std::int64_t g,
@@ -142,6 +157,9 @@ public:
             if (asks_for_keys) {
                 progress.keys_ahead.add(value_rows(call, s, g), j + block.count, following, call.value_size);
                 progress.keys_ahead.add(key_rows(call, s, g), j + block.count, following, call.head_size);
+                if (following <= 0 && scratch.next_task != nullptr) {
+                    ask_for(call, *scratch.next_task, progress.keys_ahead);
+                }
             }
             for (std::int64_t t = 0; t < tiles; ++t) {
                 const RowTile& tile = scratch.tiles[t];
@@ -208,6 +226,20 @@ private:
         int turn = 0;  ///< which weights are the next to be written
         int half = 0;  ///< which values are the last that were packed
     };
+
+    /// What a task begins with: its queries, and the first block of keys and values.
+    static void ask_for(const Call& call, const ForwardTask& task, KeysAhead& ahead) {
+        for (std::int64_t t = task.first; t < task.first + task.tiles; ++t) {
+            const std::int64_t row = t / call.group * task.split.rows_per_tile;
+            const std::int64_t head = task.g * call.group + t % call.group;
+            const std::int64_t at = task.s.batch * call.q.b + head * call.q.h + (task.s.query_begin + row) * call.q.row;
+            ahead.add(call.q, call.q.data + at * call.q.element_size,
+                      smaller(task.split.rows_per_tile, task.s.queries - row), call.head_size);
+        }
+        const std::int64_t keys = smaller(call.tile_keys, task.key_end - task.key_begin);
+        ahead.add(key_rows(call, task.s, task.g), task.key_begin, keys, call.head_size);
+        ahead.add(value_rows(call, task.s, task.g), task.key_begin, keys, call.value_size);
+    }
 
     template <int L>
     static void step(const Call& call, const RowTile& tile, const Keys& keys, KeyBlock& block, Cover pattern,

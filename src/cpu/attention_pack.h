@@ -101,12 +101,16 @@ private:
     int now_ = 0;
 };
 
-/// Rows of keys and values that come next, asked for a line each time it is called.
+/// Rows that come next, asked for a line each time it is called.
 class KeysAhead {
 public:
     HEED_INLINE void add(const HeadRows& from, std::int64_t begin, std::int64_t count, std::int64_t size) {
         if (from.column != 1 || count <= 0 || !from.is_run(begin, count)) { return; }
         pieces_[count_++] = {from.row(begin).data, from.row_bytes, from.bytes_of(size), count};
+    }
+    HEED_INLINE void add(const Tensor4& from, const char* first, std::int64_t count, std::int64_t size) {
+        if (from.column != 1 || count <= 0) { return; }
+        pieces_[count_++] = {first, from.row * from.element_size, size * from.element_size, count};
     }
     HEED_INLINE void operator()() {
         if (now_ == count_) { return; }
@@ -125,7 +129,7 @@ private:
         const char* next;
         std::int64_t step, bytes, rows;
     };
-    Piece pieces_[2];
+    Piece pieces_[2 + most_task_tiles];
     int count_ = 0;
     int now_ = 0;
     std::int64_t at_ = 0;

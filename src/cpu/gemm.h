@@ -145,7 +145,8 @@ HEED_APART void matrix_set(const float* a, std::int64_t a_stride, const float* b
         const int count = vectors - first < step ? vectors - first : step;
         float* most = largest == nullptr ? nullptr : largest + first * L;
         with_constant<Registers<Isa>::widest>(count, [&]<int NV>() {
-            constexpr int MR = Registers<Isa>::rows(NV);
+            // Products of pairs are over sooner: fewer rows, so that what is stored goes in smaller bursts.
+            constexpr int MR = Product::depth_per_lane == 2 && NV == 4 ? 4 : Registers<Isa>::rows(NV);
             std::int64_t m = 0;
             for (; m + MR <= rows; m += MR) {
                 tile_set<Isa, Product, L, MR, NV, W>(a + m * a_step, a_stride, b + first * L, b_stride, depth,
