@@ -134,7 +134,9 @@ public:
                                   Finish<Isa>::goes_straight(call, tile, z.value_stride) &&
                                   (tile.begin - begin) / call.tile_keys == (tile.end - 1 - begin) / call.tile_keys;
         }
-        if (dense && begin < end) { NextBias{scratch.bias_rows, scratch.tiles[0].rows, begin, end}.ahead(call).rest(); }
+        if (dense && begin < end) {
+            NextBias{scratch.bias_rows, scratch.tiles[0].rows, begin, end}.template ahead<Product>(call).rest();
+        }
         const std::int64_t stride = pattern_blocks * call.tile_keys;
         for (std::int64_t j = begin; j < end; j += call.tile_keys) {
             const std::int64_t number = call.pattern ? (j - begin) % stride / call.tile_keys : 0;
@@ -181,9 +183,7 @@ public:
                 const NextBias next{dense && from < end ? scratch.bias_rows + after : nullptr,
                                     scratch.tiles[after].rows, from, end};
                 with_lanes<Isa>(tile.lanes, [&]<int L>() {
-                    if (!call.pattern) {
-                        step<L>(call, tile, keys, block, Cover::all, next, t, progress, scratch);
-                    }
+                    if (!call.pattern) { step<L>(call, tile, keys, block, Cover::all, next, t, progress, scratch); }
                     for (int n = 0; call.pattern && n < seen; ++n) {
                         const PatternRun& run = scratch.work[t].runs[number][n];
                         KeyBlock part = block.template part<Product>(run.begin, run.end);

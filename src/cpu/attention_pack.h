@@ -140,7 +140,9 @@ template <class Isa, class Product>
 void pack_queries(const Call& call, const RowTile& tile, float* staging, float* q) {
     const Sizes<Isa, Product> z(call);
     const Tensor4& from = call.q;
-    const auto address = [&](std::int64_t r) { return row_address(from, tile, r); };
+    const char* place[most_rows];
+    for (int r = 0; r < tile.rows; ++r) { place[r] = row_address(from, tile, r); }
+    const auto address = [&](std::int64_t r) { return place[r]; };
     constexpr bool pairs = Product::depth_per_lane == 2;
     // Transposing jumps from row to row, which memory does not see coming: asked for in order they arrive twice as
     // fast. Short sequences would only notice that they are asked for twice.

@@ -50,10 +50,9 @@ private:
         1.0F,         1.044273782F, 1.090507733F, 1.138788635F, 1.189207115F, 1.241857812F, 1.296839555F, 1.354255547F,
         1.414213562F, 1.476826146F, 1.542210825F, 1.610490332F, 1.681792831F, 1.756252160F, 1.834008086F, 1.915206561F};
     alignas(64) static constexpr float slopes[16] = {
-        log_2 * powers[0],  log_2 * powers[1],  log_2 * powers[2],  log_2 * powers[3],
-        log_2 * powers[4],  log_2 * powers[5],  log_2 * powers[6],  log_2 * powers[7],
-        log_2 * powers[8],  log_2 * powers[9],  log_2 * powers[10], log_2 * powers[11],
-        log_2 * powers[12], log_2 * powers[13], log_2 * powers[14], log_2 * powers[15]};
+        log_2 * powers[0], log_2* powers[1],  log_2* powers[2],  log_2* powers[3], log_2* powers[4],  log_2* powers[5],
+        log_2* powers[6],  log_2* powers[7],  log_2* powers[8],  log_2* powers[9], log_2* powers[10], log_2* powers[11],
+        log_2* powers[12], log_2* powers[13], log_2* powers[14], log_2* powers[15]};
 
     F<16> index_, whole_, rest_;
 };
