@@ -94,7 +94,7 @@ public:
     using Scratch = ForwardScratch<Isa, Product>;
 
     /// Short sequences have a way of their own (NextHead); with a window or a pattern the first keys are elsewhere.
-    static bool worth_asking_for(const Call& call, const ForwardTask& task) {
+    static HEED_INLINE bool worth_asking_for(const Call& call, const ForwardTask& task) {
         return asks_for_keys && task.split.heads_per_tile == 1 && task.split.tiles >= task.split.tiles_per_task &&
                call.problem->reach.left < 0 && !call.pattern;
     }
@@ -326,15 +326,15 @@ private:
     static HEED_INLINE void add_values(const Call& call, Progress& progress, const Scratch& scratch,
                                        Multiply&& multiply) {
         const Sizes<Isa, Product> z(call);
-        const Waiting waiting = progress.waiting;
+        const Waiting& waiting = progress.waiting;
         const RowTile& tile = *waiting.tile;
         const KeyBlock& block = waiting.block;
-        progress.waiting.tile = nullptr;
         const auto span = [&](std::int64_t m, int count) {
             if (tile.lanes == Isa::lanes) { progress.ahead.ask(2); }  // only whole tiles have rows to ask for
             std::int64_t from = block.count;
             std::int64_t to = 0;
-            for (std::int64_t n = m / tile.lanes; n <= (m + count - 1) / tile.lanes; ++n) {
+            const int shift = __builtin_ctz(static_cast<unsigned>(tile.lanes));
+            for (std::int64_t n = m >> shift; n <= (m + count - 1) >> shift; ++n) {
                 const std::int64_t vector_begin = larger<std::int64_t>(tile.some_begin[n] - block.begin, 0);
                 const std::int64_t vector_end = smaller<std::int64_t>(tile.some_end[n] - block.begin, block.count);
                 if (vector_begin < vector_end) {
@@ -358,6 +358,7 @@ private:
             add(sums_of(z, scratch, waiting.t).sums, z.value_stride, old, waiting.alpha);
         }
         scratch.fresh[waiting.t] = false;
+        progress.waiting.tile = nullptr;
     }
 
     static Partial sums_of(const Sizes<Isa, Product>& z, const Scratch& scratch, std::int64_t t) {

@@ -63,7 +63,7 @@ void forward_with(detail::Pool& pool, const Call& call) {
             if (entry < call.batch) { scratch.next = {&call, entry, head % call.kv_heads, s.queries, s.keys}; }
         }
         ForwardTask next;
-        if (task + pool.threads() < plan.tasks) {  // this thread's next, most likely
+        if (Kernel::worth_asking_for(call, at) && task + pool.threads() < plan.tasks) {  // its next one, most likely
             next = task_at(task + pool.threads());
             if (Kernel::worth_asking_for(call, next)) { scratch.next_task = &next; }
         }
