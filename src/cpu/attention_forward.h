@@ -94,8 +94,8 @@ public:
     using Scratch = ForwardScratch<Isa, Product>;
 
     /// Short sequences have a way of their own (NextHead); with a window or a pattern the first keys are elsewhere.
-    static HEED_INLINE bool worth_asking_for(const Call& call, const ForwardTask& task) {
-        return asks_for_keys && task.split.heads_per_tile == 1 && task.split.tiles >= task.split.tiles_per_task &&
+    static HEED_INLINE bool worth_asking_for(const Call& call, const Split& split) {
+        return asks_for_keys && split.heads_per_tile == 1 && split.tiles >= split.tiles_per_task &&
                call.problem->reach.left < 0 && !call.pattern;
     }
 
@@ -154,9 +154,9 @@ public:
             }
             KeyBlock block{.begin = j, .count = smaller(call.tile_keys, end - j)};
             bool packed = false;
-            progress.keys_ahead = {};
             const std::int64_t following = smaller(call.tile_keys, end - j - block.count);
             if (asks_for_keys) {
+                progress.keys_ahead = {};
                 progress.keys_ahead.add(value_rows(call, s, g), j + block.count, following, call.value_size);
                 progress.keys_ahead.add(key_rows(call, s, g), j + block.count, following, call.head_size);
                 if (following <= 0 && scratch.next_task != nullptr) {
@@ -213,9 +213,16 @@ private:
     struct Waiting {
         const RowTile* tile = nullptr;  ///< null: there are none
         std::int64_t t = 0;
-        KeyBlock block;
+        std::int64_t begin = 0, count = 0;  ///< of the block of keys
+        const float* v = nullptr;
+        std::int64_t v_stride = 0;
         const float* weights = nullptr;
         const float* alpha = nullptr;
+
+        HEED_INLINE void wait(const RowTile& of, std::int64_t number, const KeyBlock& block, const float* made,
+                              const float* rescale) {
+            *this = {&of, number, block.begin, block.count, block.v, block.v_stride, made, rescale};
+        }
     };
 
     /// What goes from one step of a task to the next.
@@ -272,7 +279,7 @@ private:
                 weigh_pairs(call, tile, block, scored, scores, state, alpha, pairs, progress, scratch);
                 if (drops) { drop_pairs<Isa, L>(call, tile, block, pairs); }
                 scratch.next.fetch_values();
-                progress.waiting = {&tile, t, block, pairs, alpha};
+                progress.waiting.wait(tile, t, block, pairs, alpha);
                 progress.turn = 1 - progress.turn;
                 return;
             }
@@ -288,7 +295,7 @@ private:
         }
         if constexpr (Product::depth_per_lane == 2) { pair_weights<Isa, L>(tile, block, scores, pairs); }
         scratch.next.fetch_values();
-        progress.waiting = {&tile, t, block, Product::depth_per_lane == 2 ? pairs : scores, alpha};
+        progress.waiting.wait(tile, t, block, Product::depth_per_lane == 2 ? pairs : scores, alpha);
         catch_up(call, progress, scratch);
     }
 
@@ -328,15 +335,14 @@ private:
         const Sizes<Isa, Product> z(call);
         const Waiting& waiting = progress.waiting;
         const RowTile& tile = *waiting.tile;
-        const KeyBlock& block = waiting.block;
         const auto span = [&](std::int64_t m, int count) {
             if (tile.lanes == Isa::lanes) { progress.ahead.ask(2); }  // only whole tiles have rows to ask for
-            std::int64_t from = block.count;
+            std::int64_t from = waiting.count;
             std::int64_t to = 0;
             const int shift = __builtin_ctz(static_cast<unsigned>(tile.lanes));
             for (std::int64_t n = m >> shift; n <= (m + count - 1) >> shift; ++n) {
-                const std::int64_t vector_begin = larger<std::int64_t>(tile.some_begin[n] - block.begin, 0);
-                const std::int64_t vector_end = smaller<std::int64_t>(tile.some_end[n] - block.begin, block.count);
+                const std::int64_t vector_begin = larger<std::int64_t>(tile.some_begin[n] - waiting.begin, 0);
+                const std::int64_t vector_end = smaller<std::int64_t>(tile.some_end[n] - waiting.begin, waiting.count);
                 if (vector_begin < vector_end) {
                     from = smaller(from, vector_begin);
                     to = larger(to, vector_end);
@@ -346,7 +352,7 @@ private:
             return KeySpan{from / d, (to + d - 1) / d};
         };
         const auto add = [&](float* to, std::int64_t to_stride, Old how, const float* factor) {
-            multiply(waiting.weights, tile.lanes * tile.vectors, block.v, block.v_stride, to, to_stride, tile.rows,
+            multiply(waiting.weights, tile.lanes * tile.vectors, waiting.v, waiting.v_stride, to, to_stride, tile.rows,
                      static_cast<int>(z.value_stride / Isa::lanes), how, factor, span);
         };
         if (scratch.straight[waiting.t]) {

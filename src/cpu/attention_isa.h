@@ -27,24 +27,22 @@ void forward_with(detail::Pool& pool, const Call& call) {
         return Partial{memory, rows, rows + split.tile_rows};
     };
     const auto task_at = [&](std::int64_t task) {
-        ForwardTask at;
-        at.b = plan.entry_of_task(call.batch, task);
-        at.s = sequence_of(call, at.b);
-        at.split = split_forward(call, at.s);
+        const std::int64_t b = plan.entry_of_task(call.batch, task);
+        const Sequence s = sequence_of(call, b);
+        const Split split = split_forward(call, s);
         // The last rows first: under a causal mask they have the most to do.
-        std::int64_t n = task - plan.entries[at.b].first_task;
-        at.part = n % at.split.key_parts;
-        n /= at.split.key_parts;
-        at.g = n % call.kv_heads;
-        at.first = (at.split.row_blocks - 1 - n / call.kv_heads) * at.split.tiles_per_task;
-        at.tiles = smaller(at.split.tiles_per_task, at.split.tiles - at.first);
-        at.key_begin = at.part * at.split.part_keys;
-        at.key_end = smaller(at.s.keys, at.key_begin + at.split.part_keys);
-        return at;
+        std::int64_t n = task - plan.entries[b].first_task;
+        const std::int64_t part = n % split.key_parts;
+        n /= split.key_parts;
+        const std::int64_t g = n % call.kv_heads;
+        const std::int64_t first = (split.row_blocks - 1 - n / call.kv_heads) * split.tiles_per_task;
+        const std::int64_t tiles = smaller(split.tiles_per_task, split.tiles - first);
+        const std::int64_t key_begin = part * split.part_keys;
+        const std::int64_t key_end = smaller(s.keys, key_begin + split.part_keys);
+        return ForwardTask{s, split, b, g, part, first, tiles, key_begin, key_end};
     };
     detail::parallel(pool, plan.tasks, plan.operations > operations_worth_waking, [&](std::int64_t task, int worker) {
-        const ForwardTask at = task_at(task);
-        const auto& [s, split, b, g, part, first, tiles, key_begin, key_end] = at;
+        const auto [s, split, b, g, part, first, tiles, key_begin, key_end] = task_at(task);
         if (Decode<Isa>::takes(call, split)) {
             typename Decode<Isa>::Scratch scratch;
             const std::size_t bytes = Decode<Isa>::Scratch::layout(call, nullptr, nullptr);
@@ -63,9 +61,9 @@ void forward_with(detail::Pool& pool, const Call& call) {
             if (entry < call.batch) { scratch.next = {&call, entry, head % call.kv_heads, s.queries, s.keys}; }
         }
         ForwardTask next;
-        if (Kernel::worth_asking_for(call, at) && task + pool.threads() < plan.tasks) {  // its next one, most likely
+        if (Kernel::worth_asking_for(call, split) && task + pool.threads() < plan.tasks) {  // its next one, most likely
             next = task_at(task + pool.threads());
-            if (Kernel::worth_asking_for(call, next)) { scratch.next_task = &next; }
+            if (Kernel::worth_asking_for(call, next.split)) { scratch.next_task = &next; }
         }
         if (split.key_parts == 1) {
             Kernel::task(call, s, split, b, g, first, tiles, key_begin, key_end, scratch, nullptr);
