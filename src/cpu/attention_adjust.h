@@ -238,7 +238,8 @@ HEED_APART bool add_dense(float factor, int vectors, std::int64_t count, const D
 
 /// Keys of a block that are scored and adjusted together: few enough for their scores to stay in the first-level cache,
 /// a whole number of register tiles of any kind, and of vectors.
-constexpr std::int64_t adjusted_keys = 48;
+template <class Product>
+constexpr std::int64_t adjusted_keys = 48 * Product::depth_per_lane;
 
 /// What follows the block that is being computed.
 struct NextBias {
@@ -247,9 +248,10 @@ struct NextBias {
     std::int64_t begin = 0, end = 0;  ///< keys
 
     /// To ask for the first of them.
+    template <class Product = FloatProduct>
     HEED_INLINE BiasAhead ahead(const Call& call) const {
         if (rows == nullptr) { return {}; }
-        return {call, *rows, count, begin, smaller(begin + adjusted_keys, end)};
+        return {call, *rows, count, begin, smaller(begin + adjusted_keys<Product>, end)};
     }
 };
 
@@ -264,7 +266,7 @@ Scored score_block(const Call& call, const RowTile& tile, const Keys& keys, cons
     const bool asks = call.bias.data != nullptr || call.allow.data != nullptr;
     DenseRows dense(call, tile, pattern, rows, scratch);
     const bool adjusts = dense.any || call.alibi || call.cap > 0;
-    const std::int64_t together = adjusts ? adjusted_keys : block.count;
+    const std::int64_t together = adjusts ? adjusted_keys<Product> : block.count;
     const bool only_dense = dense.any && !call.alibi && !(call.cap > 0);
     Scored scored{.factor = 1, .partial = false};
     for (std::int64_t from = 0; from < block.count; from += together) {
@@ -274,7 +276,7 @@ Scored score_block(const Call& call, const RowTile& tile, const Keys& keys, cons
         const bool quick = only_dense && part.seen_by_all(tile);
         if (asks) {
             const NextBias here{&rows, tile.rows, block.begin + to, block_end};
-            BiasAhead ahead = (to < block.count ? here : next).ahead(call);
+            BiasAhead ahead = (to < block.count ? here : next).template ahead<Product>(call);
             raw_scores<Isa, Product, L>(tile, part, q, depth, scores, ahead);
             ahead.rest();
         } else {

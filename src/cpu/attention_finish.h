@@ -26,9 +26,21 @@ public:
         float factor[most_rows];
         factors(call, tile, state, factor);
         const bool whole_vectors = takes_vectors(call, value_stride);
+        [[maybe_unused]] const bool whole_pairs =
+            call.out.dtype == DType::bf16 && call.out.column == 1 && call.value_size == value_stride;
         for (int r = 0; r < tile.rows; ++r) {
             char* to = row_address(call.out, tile, r);
             const float* from = state.sums + r * value_stride;
+#if defined(__AVX512BF16__)
+            if (whole_pairs) {
+                auto* pairs = reinterpret_cast<float*>(to);
+                const F<L> scale = S::all(factor[r]);
+                for (std::int64_t e = 0; e < value_stride; e += L) {
+                    S::store_bf16(pairs + e / 2, S::load(from + e) * scale);
+                }
+                continue;
+            }
+#endif
             if (whole_vectors) {
                 auto* out = reinterpret_cast<float*>(to);
                 const F<L> scale = S::all(factor[r]);

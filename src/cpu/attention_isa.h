@@ -23,7 +23,7 @@ void forward_with(detail::Pool& pool, const Call& call) {
         float* rows = memory + split.tile_rows * z.value_stride;
         return Partial{memory, rows, rows + split.tile_rows};
     };
-    detail::parallel(pool, plan.tasks, plan.effort, [&](std::int64_t task, int worker) {
+    const auto task_at = [&](std::int64_t task) {
         const std::int64_t b = plan.entry_of_task(call.batch, task);
         const Sequence s = sequence_of(call, b);
         const Split split = plan.split_of(call, s);
@@ -36,6 +36,10 @@ void forward_with(detail::Pool& pool, const Call& call) {
         const std::int64_t tiles = smaller(split.tiles_per_task, split.tiles - first);
         const std::int64_t key_begin = part * split.part_keys;
         const std::int64_t key_end = smaller(s.keys, key_begin + split.part_keys);
+        return ForwardTask{s, split, b, g, part, first, tiles, key_begin, key_end};
+    };
+    detail::parallel(pool, plan.tasks, plan.effort, [&](std::int64_t task, int worker) {
+        const auto [s, split, b, g, part, first, tiles, key_begin, key_end] = task_at(task);
         if (Decode<Isa>::takes(call, split)) {
             typename Decode<Isa>::Scratch scratch;
             const std::size_t bytes = Decode<Isa>::Scratch::layout(call, nullptr, nullptr);
@@ -52,6 +56,11 @@ void forward_with(detail::Pool& pool, const Call& call) {
             const std::int64_t head = g + pool.threads();  // this thread's next task, most likely
             const std::int64_t entry = b + head / call.kv_heads;
             if (entry < call.batch) { scratch.next = {&call, entry, head % call.kv_heads, s.queries, s.keys}; }
+        }
+        ForwardTask next;
+        if (Kernel::worth_asking_for(call, split) && task + pool.threads() < plan.tasks) {  // its next one, most likely
+            next = task_at(task + pool.threads());
+            if (Kernel::worth_asking_for(call, next.split)) { scratch.next_task = &next; }
         }
         if (split.key_parts == 1) {
             Kernel::task(call, s, split, b, g, first, tiles, key_begin, key_end, scratch, nullptr);

@@ -101,12 +101,16 @@ private:
     int now_ = 0;
 };
 
-/// Rows of keys and values that come next, asked for a line each time it is called.
+/// Rows that come next, asked for a line each time it is called.
 class KeysAhead {
 public:
     HEED_INLINE void add(const HeadRows& from, std::int64_t begin, std::int64_t count, std::int64_t size) {
         if (from.column != 1 || count <= 0 || !from.is_run(begin, count)) { return; }
         pieces_[count_++] = {from.row(begin).data, from.row_bytes, from.bytes_of(size), count};
+    }
+    HEED_INLINE void add(const Tensor4& from, const char* first, std::int64_t count, std::int64_t size) {
+        if (from.column != 1 || count <= 0) { return; }
+        pieces_[count_++] = {first, from.row * from.element_size, size * from.element_size, count};
     }
     HEED_INLINE void operator()() {
         if (now_ == count_) { return; }
@@ -125,7 +129,7 @@ private:
         const char* next;
         std::int64_t step, bytes, rows;
     };
-    Piece pieces_[2];
+    Piece pieces_[2 + most_task_tiles];
     int count_ = 0;
     int now_ = 0;
     std::int64_t at_ = 0;
@@ -136,7 +140,9 @@ template <class Isa, class Product>
 void pack_queries(const Call& call, const RowTile& tile, float* staging, float* q) {
     const Sizes<Isa, Product> z(call);
     const Tensor4& from = call.q;
-    const auto address = [&](std::int64_t r) { return row_address(from, tile, r); };
+    const char* place[most_rows];
+    for (int r = 0; r < tile.rows; ++r) { place[r] = row_address(from, tile, r); }
+    const auto address = [&](std::int64_t r) { return place[r]; };
     constexpr bool pairs = Product::depth_per_lane == 2;
     // Transposing jumps from row to row, which memory does not see coming: asked for in order they arrive twice as
     // fast. Short sequences would only notice that they are asked for twice.
@@ -201,16 +207,16 @@ void pack_keys(const Call& call, const Sequence& s, std::int64_t g, const PackSc
 }
 
 template <class Isa, class Product>
-void pack_values(const Call& call, const Sequence& s, std::int64_t g, const PackScratch& scratch, KeyBlock& block) {
+void pack_values(const Call& call, const Sequence& s, std::int64_t g, float* to_v, KeyBlock& block) {
     const Sizes<Isa, Product> z(call);
     const HeadRows v = value_rows(call, s, g);
     block.values_finite = -1;
-    block.v = scratch.v;
+    block.v = to_v;
     block.v_stride = z.value_stride;
     if constexpr (Product::depth_per_lane == 2) {
         const char* even = nullptr;
         v.for_each(block.begin, block.count, [&](std::int64_t j, const char* row, const float*) {
-            float* to = scratch.v + j / 2 * z.value_stride;
+            float* to = to_v + j / 2 * z.value_stride;
             if (j % 2 != 0) { weave_rows<Isa>(even, row, v.column, call.value_size, z.value_stride, to); }
             if (j % 2 == 0 && j + 1 == block.count) {
                 weave_rows<Isa>(row, nullptr, v.column, call.value_size, z.value_stride, to);
@@ -225,7 +231,7 @@ void pack_values(const Call& call, const Sequence& s, std::int64_t g, const Pack
             return;
         }
         v.for_each(block.begin, block.count, [&](std::int64_t j, const char* row, const float* scale) {
-            float* to = scratch.v + j * z.value_stride;
+            float* to = to_v + j * z.value_stride;
             load_kv_row<Isa>(v, row, scale, call.value_size, to);
             for (std::int64_t e = call.value_size; e < z.value_stride; ++e) { to[e] = 0; }
         });

@@ -73,13 +73,15 @@ HEED_INLINE void tile_set(const float* a, std::int64_t a_stride, const float* b,
 /// `none_then_scale` it is ignored, and the product multiplied by the factor.
 enum class Old { none, keep, scale, none_then_scale };
 
-/// C[m] = old C[m] + (A B)[m] for one register tile.
-template <class Isa, class Product, int L, int MR, int NV, Walk W, class Beside>
-HEED_INLINE void tile_add(const float* a, std::int64_t a_stride, const float* b, std::int64_t b_stride,
-                          std::int64_t depth, float* c, std::int64_t c_stride, Old old, const float* factor,
-                          Beside& beside) {
+/// The sums of a register tile before its product, and what is written after it.
+template <class Isa, int L, int MR, int NV>
+HEED_INLINE void begin_sums(F<L> (&sum)[MR][NV], const float* c, std::int64_t c_stride, Old old, const float* factor) {
     using S = Simd<Isa, L>;
-    F<L> sum[MR][NV] = {};
+    HEED_UNROLL
+    for (int m = 0; m < MR; ++m) {
+        HEED_UNROLL
+        for (int n = 0; n < NV; ++n) { sum[m][n] = F<L>{}; }
+    }
     if (old == Old::keep || old == Old::scale) {
         HEED_UNROLL
         for (int m = 0; m < MR; ++m) {
@@ -90,7 +92,10 @@ HEED_INLINE void tile_add(const float* a, std::int64_t a_stride, const float* b,
             }
         }
     }
-    multiply_add<Isa, Product, L, MR, NV, W>(a, a_stride, b, b_stride, depth, sum, beside);
+}
+template <class Isa, int L, int MR, int NV>
+HEED_INLINE void end_sums(F<L> (&sum)[MR][NV], float* c, std::int64_t c_stride, Old old, const float* factor) {
+    using S = Simd<Isa, L>;
     if (old == Old::none_then_scale) {
         HEED_UNROLL
         for (int m = 0; m < MR; ++m) {
@@ -104,6 +109,17 @@ HEED_INLINE void tile_add(const float* a, std::int64_t a_stride, const float* b,
         HEED_UNROLL
         for (int n = 0; n < NV; ++n) { S::store(c + m * c_stride + n * L, sum[m][n]); }
     }
+}
+
+/// C[m] = old C[m] + (A B)[m] for one register tile.
+template <class Isa, class Product, int L, int MR, int NV, Walk W, class Beside>
+HEED_INLINE void tile_add(const float* a, std::int64_t a_stride, const float* b, std::int64_t b_stride,
+                          std::int64_t depth, float* c, std::int64_t c_stride, Old old, const float* factor,
+                          Beside& beside) {
+    F<L> sum[MR][NV];
+    begin_sums<Isa, L>(sum, c, c_stride, old, factor);
+    multiply_add<Isa, Product, L, MR, NV, W>(a, a_stride, b, b_stride, depth, sum, beside);
+    end_sums<Isa, L>(sum, c, c_stride, old, factor);
 }
 
 /// Calls function.template operator()<n>() for the run-time n in [1, Most].
@@ -129,7 +145,8 @@ HEED_APART void matrix_set(const float* a, std::int64_t a_stride, const float* b
         const int count = vectors - first < step ? vectors - first : step;
         float* most = largest == nullptr ? nullptr : largest + first * L;
         with_constant<Registers<Isa>::widest>(count, [&]<int NV>() {
-            constexpr int MR = Registers<Isa>::rows(NV);
+            // Products of pairs are over sooner: fewer rows, so that what is stored goes in smaller bursts.
+            constexpr int MR = Product::depth_per_lane == 2 && NV == 4 ? 4 : Registers<Isa>::rows(NV);
             std::int64_t m = 0;
             for (; m + MR <= rows; m += MR) {
                 tile_set<Isa, Product, L, MR, NV, W>(a + m * a_step, a_stride, b + first * L, b_stride, depth,

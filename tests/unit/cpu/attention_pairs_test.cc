@@ -88,5 +88,47 @@ TEST(WeightsInPairs, BiasHidesNaNAndPassesItsOwn) {
     }
 }
 
+/// A tile's weights are made beside the product of the tile or block before it: none where it stands alone.
+TEST(WeightsInPairs, TheSameBitsInAnyCompany) {
+    constexpr std::int64_t rows = 300, keys = 700;
+    const Tensor k = pair_numbers({1, 1, keys, 64}, 2).to(DType::bf16);
+    const Tensor v = pair_numbers({1, 1, keys, 64}, 3).to(DType::bf16);
+    const Tensor all = pair_numbers({1, 1, rows, 64}, 1);
+    const Tensor q = all.to(DType::bf16);
+    for (const bool with_lse : {false, true}) {
+        Tensor together(DType::f32, q.shape()), lse(DType::f32, {1, 1, rows});
+        Context context(1);
+        attend(context, q, k, v, together, {}, with_lse ? MutableView(lse) : MutableView());
+        for (std::int64_t first = 0; first + 64 <= rows; first += 64) {
+            Tensor some(DType::f32, {1, 1, 64, 64}), some_lse(DType::f32, {1, 1, 64});
+            std::copy_n(all.as<float>() + first * 64, 64 * 64, some.as<float>());
+            Tensor alone(DType::f32, some.shape());
+            attend(context, some.to(DType::bf16), k, v, alone, {}, with_lse ? MutableView(some_lse) : MutableView());
+            for (std::int64_t n = 0; n < 64 * 64; ++n) {
+                ASSERT_EQ(alone.as<float>()[n], together.as<float>()[first * 64 + n]) << first << " " << n;
+            }
+        }
+    }
+}
+
+/// Tiles that need care, between others whose products wait for the next weights.
+TEST(WeightsInPairs, CareInOneBlockOfMany) {
+    constexpr std::int64_t rows = 200, keys = 800;
+    for (const std::int64_t bad_key : {3, 250, 383, 799}) {
+        const Tensor q = pair_numbers({1, 1, rows, 64}, 1).to(DType::bf16);
+        const Tensor k = pair_numbers({1, 1, keys, 64}, 2).to(DType::bf16);
+        Tensor v = pair_numbers({1, 1, keys, 64}, 3);
+        v.as<float>()[bad_key * 64 + 5] = std::numeric_limits<float>::infinity();
+        const Tensor v_stored = v.to(DType::bf16);
+        Tensor bias = pair_numbers({1, 1, rows, keys}, 4);
+        for (std::int64_t i = 0; i < rows; ++i) { bias.as<float>()[i * keys + bad_key] = hidden; }
+        Tensor out(DType::f32, q.shape()), expected(DType::f32, q.shape());
+        Context context(2);
+        attend(context, q, k, v_stored, out, {.bias = bias});
+        attend(context, q, k, v_stored, expected, {.bias = bias, .kernel = "reference"});
+        EXPECT_LE(largest_difference(out, expected), 4 * 0x1p-9) << bad_key;
+    }
+}
+
 }  // namespace
 }  // namespace heed::testing
