@@ -91,9 +91,9 @@ TEST(WeightsInPairs, BiasHidesNaNAndPassesItsOwn) {
 /// A tile's weights are made beside the product of the tile or block before it: none where it stands alone.
 TEST(WeightsInPairs, TheSameBitsInAnyCompany) {
     constexpr std::int64_t rows = 300, keys = 700;
-    const Tensor k = pair_numbers({1, 1, keys, 64}, 2).to(DType::bf16);
-    const Tensor v = pair_numbers({1, 1, keys, 64}, 3).to(DType::bf16);
-    const Tensor all = pair_numbers({1, 1, rows, 64}, 1);
+    const Tensor k = random_numbers({1, 1, keys, 64}, 2).to(DType::bf16);
+    const Tensor v = random_numbers({1, 1, keys, 64}, 3).to(DType::bf16);
+    const Tensor all = random_numbers({1, 1, rows, 64}, 1);
     const Tensor q = all.to(DType::bf16);
     for (const bool with_lse : {false, true}) {
         Tensor together(DType::f32, q.shape()), lse(DType::f32, {1, 1, rows});
@@ -115,12 +115,12 @@ TEST(WeightsInPairs, TheSameBitsInAnyCompany) {
 TEST(WeightsInPairs, CareInOneBlockOfMany) {
     constexpr std::int64_t rows = 200, keys = 800;
     for (const std::int64_t bad_key : {3, 250, 383, 799}) {
-        const Tensor q = pair_numbers({1, 1, rows, 64}, 1).to(DType::bf16);
-        const Tensor k = pair_numbers({1, 1, keys, 64}, 2).to(DType::bf16);
-        Tensor v = pair_numbers({1, 1, keys, 64}, 3);
+        const Tensor q = random_numbers({1, 1, rows, 64}, 1).to(DType::bf16);
+        const Tensor k = random_numbers({1, 1, keys, 64}, 2).to(DType::bf16);
+        Tensor v = random_numbers({1, 1, keys, 64}, 3);
         v.as<float>()[bad_key * 64 + 5] = std::numeric_limits<float>::infinity();
         const Tensor v_stored = v.to(DType::bf16);
-        Tensor bias = pair_numbers({1, 1, rows, keys}, 4);
+        Tensor bias = random_numbers({1, 1, rows, keys}, 4);
         for (std::int64_t i = 0; i < rows; ++i) { bias.as<float>()[i * keys + bad_key] = hidden; }
         Tensor out(DType::f32, q.shape()), expected(DType::f32, q.shape());
         Context context(2);
