@@ -1,4 +1,5 @@
 #pragma once
+#include "cpu/attention_backward_pairs.h"
 #include "cpu/attention_backward_plan.h"
 #include "cpu/attention_backward_sums.h"
 #include "cpu/attention_softmax.h"
@@ -126,6 +127,8 @@ public:
 private:
     /// Asked for with every register tile of the sums: less than the buffers for misses hold.
     static constexpr int rows_ahead = 4;
+    /// Keys whose scores and dw stay in the first-level cache beside the columns of q and dout.
+    static constexpr std::int64_t near_keys = 48;
 
     struct Span {
         std::int64_t begin;
@@ -178,31 +181,14 @@ private:
 
         block.k = panel.k + offset * panel.k_stride;
         block.k_stride = panel.k_stride;
-        for (int r = 0; r < most_rows; ++r) { scratch.largest[r] = negative_infinity; }
-        BiasRows bias_rows;
-        if (call.bias.data != nullptr || call.allow.data != nullptr) {
-            bias_rows.fill(call, tile);
-            NextBias{&bias_rows, tile.rows, block.begin, block.begin + count}.ahead(call).rest();
-        }
-        const Scored scored =
-            score_block<Isa, Product, L>(call, tile, keys, block, pattern, bias_rows, {}, scratch.q_columns,
-                                         z.score_depth, scratch.score, scratch.cap_slope, scratch.largest);
-        KeyBlock values = block;
-        values.k = panel.v + offset * panel.v_stride;
-        values.k_stride = panel.v_stride;
-        raw_scores<Isa, Product, L>(tile, values, scratch.dout_columns, z.value_depth, scratch.dw);
-        const bool dropping = call.drop || call.keep.data != nullptr;
-        if (dropping) { drop_dw<L>(call, tile, block, scratch); }
-        const bool careful = scored.partial && !(rows_finite<Isa, Product>(tile, call.head_size, *scratch.q_rows) &&
-                                                 rows_finite<Isa, Product>(tile, call.value_size, *scratch.dout_rows) &&
-                                                 keys_finite<Isa, Product>(call, panel));
-        differentiate<L>(call, tile, block, scored, careful, dropping, scratch);
-        if (call.problem->gradients.dbias) { spill_dbias<L>(call, tile, block, scratch); }
-        if (call.problem->gradients.dalibi_slopes) { add_slopes<L>(call, plan, b, n, tile, block, scratch); }
-        if (scales_late(call)) { scale_dx<L>(call, tile, block, scratch); }
         std::int64_t seen_begin = 0;
         std::int64_t seen_end = 0;
         seen_keys(tile, block, seen_begin, seen_end);
+        bool careful = false;
+        const bool in_pairs = gradients<L>(call, tile, keys, block, pattern, panel, offset, careful, scratch);
+        if (call.problem->gradients.dbias) { spill_dbias<L>(call, tile, block, scratch); }
+        if (call.problem->gradients.dalibi_slopes) { add_slopes<L>(call, plan, b, n, tile, block, scratch); }
+        if (scales_late(call)) { scale_dx<L>(call, tile, block, scratch); }
         const Old old_keys = begin_keys(panel, offset + seen_begin, offset + seen_end, careful, z, scratch);
         if (careful) {
             careful_products<Isa, Product>(call, tile, block, panel, offset, sums, scratch);
@@ -238,10 +224,12 @@ private:
         const float* dx_by_key = scratch.dw;
         std::int64_t w_stride = stride;
         if constexpr (pairs) {
-            clear_odd_row(tile, seen_begin, seen_end, scratch);
-            pair_rows<Isa, L>(tile, seen_begin, seen_end, w, scratch.w_pairs);
-            pair_rows<Isa, L>(tile, seen_begin, seen_end, dx, scratch.dx_pairs);
-            pair_weights<Isa, L>(tile, block, dx, scratch.dx_key_pairs);
+            if (!in_pairs) {
+                clear_odd_row(tile, seen_begin, seen_end, scratch);
+                pair_rows<Isa, L>(tile, seen_begin, seen_end, w, scratch.w_pairs);
+                pair_rows<Isa, L>(tile, seen_begin, seen_end, dx, scratch.dx_pairs);
+                pair_weights<Isa, L>(tile, block, dx, scratch.dx_key_pairs);
+            }
             w = scratch.w_pairs;
             dx = scratch.dx_pairs;
             dx_by_key = scratch.dx_key_pairs;
@@ -261,6 +249,75 @@ private:
             dx_by_key, stride, panel.k_rows + offset / d * panel.k_rows_stride, panel.k_rows_stride, sums.data,
             sums.stride, tile.rows, static_cast<int>(z.head_stride / lanes), sums.old, nullptr, keys_of_rows);
         sums.old = Old::keep;
+    }
+
+    /// The weights and the scores' gradients of a block: [key][row] in scores and dw, or in pairs, where that is true.
+    template <int L>
+    static bool gradients(const Call& call, const RowTile& tile, const Keys& keys, const KeyBlock& block, Cover pattern,
+                          KeyPanel& panel, std::int64_t offset, bool& careful, const Scratch& scratch) {
+        const BackwardSizes<Isa, Product> z(call);
+        KeyBlock values = block;
+        values.k = panel.v + offset * panel.v_stride;
+        values.k_stride = panel.v_stride;
+        const bool dropping = call.drop || call.keep.data != nullptr;
+        constexpr bool can_pair = pairs && L == Isa::lanes;
+        if constexpr (can_pair) {
+            if (!dropping && !scales_late(call) && is_plain(call, tile, block, pattern)) {
+                plain_pairs<L>(call, tile, block, values, scratch);
+                return true;
+            }
+        }
+        for (int r = 0; r < most_rows; ++r) { scratch.largest[r] = negative_infinity; }
+        BiasRows bias_rows;
+        if (call.bias.data != nullptr || call.allow.data != nullptr) {
+            bias_rows.fill(call, tile);
+            NextBias{&bias_rows, tile.rows, block.begin, block.begin + block.count}.ahead(call).rest();
+        }
+        const Scored scored =
+            score_block<Isa, Product, L>(call, tile, keys, block, pattern, bias_rows, {}, scratch.q_columns,
+                                         z.score_depth, scratch.score, scratch.cap_slope, scratch.largest);
+        raw_scores<Isa, Product, L>(tile, values, scratch.dout_columns, z.value_depth, scratch.dw);
+        if (dropping) { drop_dw<L>(call, tile, block, scratch); }
+        careful = scored.partial && !(rows_finite<Isa, Product>(tile, call.head_size, *scratch.q_rows) &&
+                                      rows_finite<Isa, Product>(tile, call.value_size, *scratch.dout_rows) &&
+                                      keys_finite<Isa, Product>(call, panel));
+        if constexpr (can_pair) {
+            if (!careful && !scales_late(call)) {
+                std::int64_t begin = 0;
+                std::int64_t end = 0;
+                seen_keys(tile, block, begin, end);
+                const PairGradients<Isa> pair(tile, block, scored.factor, call.scale, scratch, 0);
+                if (dropping) {
+                    scored.partial ? pair.template keys<true, true>(begin / 2 * 2, end)
+                                   : pair.template keys<false, true>(begin / 2 * 2, end);
+                } else {
+                    scored.partial ? pair.template keys<true, false>(begin / 2 * 2, end)
+                                   : pair.template keys<false, false>(begin / 2 * 2, end);
+                }
+                return true;
+            }
+        }
+        differentiate<L>(call, tile, block, scored, careful, dropping, scratch);
+        return false;
+    }
+
+    /// The same for a block of which all is seen: so few keys at a time that they stay in the first-level cache.
+    template <int L>
+    static void plain_pairs(const Call& call, const RowTile& tile, const KeyBlock& block, const KeyBlock& values,
+                            const Scratch& scratch) {
+        const BackwardSizes<Isa, Product> z(call);
+        const std::int64_t stride = L * tile.vectors;
+        for (std::int64_t j = 0; j < block.count; j += near_keys) {
+            const std::int64_t count = smaller(near_keys, block.count - j);
+            const auto product = [&](const KeyBlock& from, const float* columns, std::int64_t depth, float* to) {
+                matrix_set<Isa, Product, L, Walk::along_row>(from.k + j * from.k_stride, from.k_stride, columns, stride,
+                                                             depth, to, stride, count, tile.vectors);
+            };
+            product(block, scratch.q_columns, z.score_depth, scratch.score.scores);
+            product(values, scratch.dout_columns, z.value_depth, scratch.dw);
+            PairGradients<Isa>(tile, block, call.factor, call.scale, scratch, j)
+                .template keys<false, false>(j, j + count);
+        }
     }
 
     /// The partner of an odd last row: it must not bring a NaN of V along.

@@ -232,8 +232,14 @@ HEED_INLINE RowVectors pack_row_forms(const Tensor4& from, const RowTile& tile, 
         rows.data = reinterpret_cast<const float*>(row_address(from, tile, 0));
         rows.stride = from.row;
     }
+    // Pairs are read as words. Rows that share cache sets are copied first: transposing jumps from one to the other.
+    bool direct = pairs && from.dtype == DType::bf16 && from.column == 1 && size % 2 == 0 &&
+                  lies_well(size * from.element_size, from.row * from.element_size);
+    for (int r = 0; direct && r < tile.rows; ++r) {
+        direct = reinterpret_cast<std::uintptr_t>(row_address(from, tile, r)) % 4 == 0;
+    }
     float* own = pairs ? staging : copy;
-    for (int r = 0; r < tile.rows && !in_place; ++r) {
+    for (int r = 0; r < tile.rows && !in_place && !direct; ++r) {
         float* row = own + r * row_stride;
         if (pairs && from.dtype == DType::bf16) {
             copy_pairs<Isa>(row_address(from, tile, r), from.column, size, row);
@@ -248,18 +254,19 @@ HEED_INLINE RowVectors pack_row_forms(const Tensor4& from, const RowTile& tile, 
             }
         }
     }
-    const float* source = in_place ? rows.data : own;
-    const std::int64_t stride = in_place ? rows.stride : row_stride;
+    const auto source = [&](std::int64_t r) {
+        if (direct) { return reinterpret_cast<const float*>(row_address(from, tile, r)); }
+        return in_place ? rows.data + r * rows.stride : own + r * row_stride;
+    };
     if constexpr (pairs) {
         for (int r = 0; r < tile.rows; r += 2) {
-            const auto* a = reinterpret_cast<const char*>(staging + r * row_stride);
-            const char* b = r + 1 < tile.rows ? reinterpret_cast<const char*>(staging + (r + 1) * row_stride) : nullptr;
+            const auto* a = reinterpret_cast<const char*>(source(r));
+            const char* b = r + 1 < tile.rows ? reinterpret_cast<const char*>(source(r + 1)) : nullptr;
             weave_rows<Isa>(a, b, 1, size, row_stride, copy + r / 2 * row_stride);
         }
     }
     with_lanes<Isa>(tile.lanes, [&]<int L>() {
-        transpose_rows<Isa, L>([&](std::int64_t r) { return source + r * stride; }, tile.rows, depth, columns,
-                               tile.lanes * tile.vectors);
+        transpose_rows<Isa, L>(source, tile.rows, depth, columns, tile.lanes * tile.vectors);
     });
     return rows;
 }

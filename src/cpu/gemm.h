@@ -73,36 +73,33 @@ HEED_INLINE void tile_set(const float* a, std::int64_t a_stride, const float* b,
 /// `none_then_scale` it is ignored, and the product multiplied by the factor.
 enum class Old { none, keep, scale, none_then_scale };
 
-/// C[m] = old C[m] + (A B)[m] for one register tile.
+/// C[m] = old C[m] + (A B)[m] for one register tile. The old value is added last: loaded first, the product would wait
+/// for it, and for the stores of the tile before.
 template <class Isa, class Product, int L, int MR, int NV, Walk W, class Beside>
 HEED_INLINE void tile_add(const float* a, std::int64_t a_stride, const float* b, std::int64_t b_stride,
                           std::int64_t depth, float* c, std::int64_t c_stride, Old old, const float* factor,
                           Beside& beside) {
     using S = Simd<Isa, L>;
     F<L> sum[MR][NV] = {};
-    if (old == Old::keep || old == Old::scale) {
+    multiply_add<Isa, Product, L, MR, NV, W>(a, a_stride, b, b_stride, depth, sum, beside);
+    const auto put = [&](auto&& finished) HEED_INLINE_LAMBDA {
         HEED_UNROLL
         for (int m = 0; m < MR; ++m) {
             HEED_UNROLL
             for (int n = 0; n < NV; ++n) {
-                sum[m][n] = S::load(c + m * c_stride + n * L);
-                if (old == Old::scale) { sum[m][n] *= S::all(factor[m]); }
+                float* to = c + m * c_stride + n * L;
+                S::store(to, finished(sum[m][n], to, m));
             }
         }
-    }
-    multiply_add<Isa, Product, L, MR, NV, W>(a, a_stride, b, b_stride, depth, sum, beside);
-    if (old == Old::none_then_scale) {
-        HEED_UNROLL
-        for (int m = 0; m < MR; ++m) {
-            const F<L> by = S::all(factor[m]);
-            HEED_UNROLL
-            for (int n = 0; n < NV; ++n) { sum[m][n] *= by; }
-        }
-    }
-    HEED_UNROLL
-    for (int m = 0; m < MR; ++m) {
-        HEED_UNROLL
-        for (int n = 0; n < NV; ++n) { S::store(c + m * c_stride + n * L, sum[m][n]); }
+    };
+    if (old == Old::keep) {
+        put([](F<L> x, const float* to, int) HEED_INLINE_LAMBDA { return S::load(to) + x; });
+    } else if (old == Old::scale) {
+        put([&](F<L> x, const float* to, int m) HEED_INLINE_LAMBDA { return S::load(to) * S::all(factor[m]) + x; });
+    } else if (old == Old::none_then_scale) {
+        put([&](F<L> x, const float*, int m) HEED_INLINE_LAMBDA { return x * S::all(factor[m]); });
+    } else {
+        put([](F<L> x, const float*, int) HEED_INLINE_LAMBDA { return x; });
     }
 }
 
@@ -128,7 +125,7 @@ HEED_APART void matrix_set(const float* a, std::int64_t a_stride, const float* b
     for (int first = 0; first < vectors; first += step) {
         const int count = vectors - first < step ? vectors - first : step;
         float* most = largest == nullptr ? nullptr : largest + first * L;
-        with_constant<Registers<Isa>::widest>(count, [&]<int NV>() {
+        with_constant<Registers<Isa>::widest>(count, [&]<int NV>() HEED_INLINE_LAMBDA {
             constexpr int MR = Registers<Isa>::rows(NV);
             std::int64_t m = 0;
             for (; m + MR <= rows; m += MR) {
@@ -136,7 +133,7 @@ HEED_APART void matrix_set(const float* a, std::int64_t a_stride, const float* b
                                                      c + m * c_stride + first * L, c_stride, most, beside);
             }
             if (m < rows) {
-                with_constant<MR - 1>(static_cast<int>(rows - m), [&]<int Rest>() {
+                with_constant<MR - 1>(static_cast<int>(rows - m), [&]<int Rest>() HEED_INLINE_LAMBDA {
                     tile_set<Isa, Product, L, Rest, NV, W>(a + m * a_step, a_stride, b + first * L, b_stride, depth,
                                                            c + m * c_stride + first * L, c_stride, most, beside);
                 });
@@ -156,9 +153,9 @@ HEED_APART void matrix_add(const float* a, std::int64_t a_stride, const float* b
     constexpr int step = Registers<Isa>::widest;
     for (int first = 0; first < vectors; first += step) {
         const int count = vectors - first < step ? vectors - first : step;
-        with_constant<Registers<Isa>::widest>(count, [&]<int NV>() {
+        with_constant<Registers<Isa>::widest>(count, [&]<int NV>() HEED_INLINE_LAMBDA {
             constexpr int MR = Registers<Isa>::rows(NV);
-            const auto run = [&]<int Rows>(std::int64_t m) {
+            const auto run = [&]<int Rows>(std::int64_t m) HEED_INLINE_LAMBDA {
                 const auto [begin, end] = span(m, Rows);
                 tile_add<Isa, Product, L, Rows, NV, W>(
                     a + m * a_step + begin * a_depth, a_stride, b + first * L + begin * b_stride, b_stride, end - begin,
@@ -168,7 +165,7 @@ HEED_APART void matrix_add(const float* a, std::int64_t a_stride, const float* b
             for (; m + MR <= rows; m += MR) { run.template operator()<MR>(m); }
             if (m < rows) {
                 with_constant<MR - 1>(static_cast<int>(rows - m),
-                                      [&]<int Rest>() { run.template operator()<Rest>(m); });
+                                      [&]<int Rest>() HEED_INLINE_LAMBDA { run.template operator()<Rest>(m); });
             }
         });
     }
