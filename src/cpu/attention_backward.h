@@ -118,9 +118,8 @@ public:
                 row = sum;
             }
             const std::int64_t at = s.batch * call.dq.b + h * call.dq.h + (s.query_begin + i) * call.dq.row;
-            char* to = call.dq.data + at * size;
-            if (reinterpret_cast<const char*>(row) == to) { continue; }
-            store_row<Isa>(call.dq.dtype, to, call.dq.column, call.head_size, row, 1);
+            if (reinterpret_cast<const char*>(row) == call.dq.data + at * size) { continue; }
+            store_gradient<Isa>(call.dq, at, call.head_size, row, 1);
         }
     }
 
@@ -286,7 +285,7 @@ private:
                 std::int64_t begin = 0;
                 std::int64_t end = 0;
                 seen_keys(tile, block, begin, end);
-                const PairGradients<Isa> pair(tile, block, scored.factor, call.scale, scratch, 0);
+                const PairGradients<Isa, Product> pair(tile, block, scored.factor, call.scale, scratch, 0);
                 if (dropping) {
                     scored.partial ? pair.template keys<true, true>(begin / 2 * 2, end)
                                    : pair.template keys<false, true>(begin / 2 * 2, end);
@@ -315,7 +314,7 @@ private:
             };
             product(block, scratch.q_columns, z.score_depth, scratch.score.scores);
             product(values, scratch.dout_columns, z.value_depth, scratch.dw);
-            PairGradients<Isa>(tile, block, call.factor, call.scale, scratch, j)
+            PairGradients<Isa, Product>(tile, block, call.factor, call.scale, scratch, j)
                 .template keys<false, false>(j, j + count);
         }
     }
