@@ -48,19 +48,21 @@ public:
                 }
                 meeting.number = t;
             };
-            RowsAhead ahead;
+            LinesAhead ahead;
             const auto find_and_fetch = [&](std::int64_t t, Meeting& meeting) {
                 find(t, meeting);
                 if (meeting.number == tiles) { return; }
                 ahead.add(call.q, meeting.tile, call.head_size);
                 ahead.add(call.dout, meeting.tile, call.value_size);
                 if (!deltas[meeting.number].is_ready()) { ahead.add(call.out, meeting.tile, call.value_size); }
+                ahead.add(reinterpret_cast<const char*>(dq_row(call, g, meeting.tile, 0, dq)), dq.row * 4,
+                          call.head_size * 4, meeting.tile);
             };
             Meeting* now = scratch.meetings;
             Meeting* next = scratch.meetings + 1;
             for (find_and_fetch(0, *now); now->number < tiles;) {
                 const RowTile& tile = now->tile;
-                ahead.ask_all();
+                ahead.rest();
                 pack_rows<Isa, Product>(call, tile, deltas[now->number], scratch);
                 find_and_fetch(now->number + 1, *next);
                 if (sinks) { add_sinks(call, plan, b, tile, scratch); }
@@ -124,8 +126,6 @@ public:
     }
 
 private:
-    /// Asked for with every register tile of the sums: less than the buffers for misses hold.
-    static constexpr int rows_ahead = 4;
     /// Keys whose scores and dw stay in the first-level cache beside the columns of q and dout.
     static constexpr std::int64_t near_keys = 48;
 
@@ -170,7 +170,7 @@ private:
     template <int L>
     static void step(const Call& call, const BackwardPlan& plan, const Sequence& s, const Keys& keys, std::int64_t b,
                      std::int64_t n, const RowTile& tile, KeyPanel& panel, std::int64_t offset, std::int64_t count,
-                     Cover pattern, RowSums& sums, RowsAhead& ahead, const Scratch& scratch) {
+                     Cover pattern, RowSums& sums, LinesAhead& ahead, const Scratch& scratch) {
         const BackwardSizes<Isa, Product> z(call);
         KeyBlock block{.begin = panel.begin + offset, .count = count};
         if (tile.begin >= block.begin + count || tile.end <= block.begin) { return; }
@@ -197,7 +197,6 @@ private:
         // Rows that see keys m .. m+count, and keys that rows m .. m+count see.
         constexpr int d = Product::depth_per_lane;
         const auto rows_of = [&](std::int64_t m, int size) {
-            ahead.ask(rows_ahead);
             int first = 0;
             int last = 0;
             vectors_seeing(tile, block.begin + m, block.begin + m + size, first, last);
@@ -215,7 +214,6 @@ private:
                     to = larger(to, vector_end);
                 }
             }
-            ahead.ask(rows_ahead);
             return Span{from / d, (to + d - 1) / d};
         };
         const float* w = scratch.score.scores;
@@ -239,14 +237,14 @@ private:
         matrix_add<Isa, Product, lanes, Walk::along_row>(
             w + seen_begin * w_stride, w_stride, scratch.dout_rows->data, scratch.dout_rows->stride,
             panel.dv + (offset + seen_begin) * panel.dv_stride, panel.dv_stride, seen_end - seen_begin,
-            static_cast<int>(z.value_stride / lanes), old_keys, nullptr, shifted);
+            static_cast<int>(z.value_stride / lanes), old_keys, nullptr, shifted, ahead);
         matrix_add<Isa, Product, lanes, Walk::along_row>(
             dx + seen_begin * w_stride, w_stride, scratch.q_rows->data, scratch.q_rows->stride,
             panel.dk + (offset + seen_begin) * panel.dk_stride, panel.dk_stride, seen_end - seen_begin,
-            static_cast<int>(z.head_stride / lanes), old_keys, nullptr, shifted);
+            static_cast<int>(z.head_stride / lanes), old_keys, nullptr, shifted, ahead);
         matrix_add<Isa, Product, lanes, Walk::along_column>(
             dx_by_key, stride, panel.k_rows + offset / d * panel.k_rows_stride, panel.k_rows_stride, sums.data,
-            sums.stride, tile.rows, static_cast<int>(z.head_stride / lanes), sums.old, nullptr, keys_of_rows);
+            sums.stride, tile.rows, static_cast<int>(z.head_stride / lanes), sums.old, nullptr, keys_of_rows, ahead);
         sums.old = Old::keep;
     }
 
