@@ -1,8 +1,7 @@
 #pragma once
-#include "cpu/attention_backward_pairs.h"
+#include "cpu/attention_backward_gradients.h"
 #include "cpu/attention_backward_plan.h"
 #include "cpu/attention_backward_sums.h"
-#include "cpu/attention_softmax.h"
 
 /// The backward pass. For a tile of rows and a block of keys, with x, w as in the forward pass, all transposed
 /// [key][row]:
@@ -14,10 +13,58 @@
 
 namespace heed::cpu {
 
+/// Rows that the next tile needs, asked for a line each time it is called: beside the products that costs least.
+class LinesAhead {
+public:
+    HEED_INLINE void add(const Tensor4& from, const RowTile& tile, std::int64_t size) {
+        const std::int64_t bytes = size * from.element_size;
+        if (from.column != 1) { return; }
+        if (is_run(tile)) { return add(row_address(from, tile, 0), from.row * from.element_size, bytes, tile); }
+        for (int r = 0; r < tile.rows; ++r) {
+            const char* row = row_address(from, tile, r);
+            for (std::int64_t at = 0; at < bytes; at += 64) { __builtin_prefetch(row + at, 0, 2); }
+        }
+    }
+    /// Rows of `bytes`, `step` apart, where they follow each other.
+    HEED_INLINE void add(const char* first, std::int64_t step, std::int64_t bytes, const RowTile& tile) {
+        if (is_run(tile)) { pieces_[count_++] = {first, step, bytes, tile.rows}; }
+    }
+    HEED_INLINE void operator()() {
+        if (now_ == count_) { return; }
+        Piece& piece = pieces_[now_];
+        __builtin_prefetch(piece.next + at_, 0, 2);
+        at_ += 64;
+        if (at_ >= piece.bytes) {
+            at_ = 0;
+            piece.next += piece.step;
+            if (--piece.rows == 0) { ++now_; }
+        }
+    }
+    /// What is left, in order, as memory likes it: transposing them jumps from row to row.
+    HEED_INLINE void rest() {
+        while (now_ < count_) { (*this)(); }
+        now_ = count_ = 0;
+    }
+
+private:
+    /// The rows of one head follow each other.
+    static HEED_INLINE bool is_run(const RowTile& tile) { return tile.head[0] == tile.head[tile.rows - 1]; }
+
+    struct Piece {
+        const char* next;
+        std::int64_t step, bytes, rows;
+    };
+    Piece pieces_[4];
+    int count_ = 0;
+    int now_ = 0;
+    std::int64_t at_ = 0;
+};
+
 template <class Isa, class Product>
 class Backward {
 public:
     using Scratch = BackwardScratch<Isa, Product>;
+    using Gradients = BackwardGradients<Isa, Product>;
     static constexpr bool pairs = Product::depth_per_lane == 2;
 
     /// Keys of one chunk against all rows of the group's heads.
@@ -126,9 +173,6 @@ public:
     }
 
 private:
-    /// Keys whose scores and dw stay in the first-level cache beside the columns of q and dout.
-    static constexpr std::int64_t near_keys = 48;
-
     struct Span {
         std::int64_t begin;
         std::int64_t end;
@@ -184,10 +228,11 @@ private:
         std::int64_t seen_end = 0;
         seen_keys(tile, block, seen_begin, seen_end);
         bool careful = false;
-        const bool in_pairs = gradients<L>(call, tile, keys, block, pattern, panel, offset, careful, scratch);
+        const bool in_pairs =
+            Gradients::template of_block<L>(call, tile, keys, block, pattern, panel, offset, careful, scratch);
         if (call.problem->gradients.dbias) { spill_dbias<L>(call, tile, block, scratch); }
         if (call.problem->gradients.dalibi_slopes) { add_slopes<L>(call, plan, b, n, tile, block, scratch); }
-        if (scales_late(call)) { scale_dx<L>(call, tile, block, scratch); }
+        if (Gradients::scales_late(call)) { Gradients::template scale_dx<L>(call, tile, block, scratch); }
         const Old old_keys = begin_keys(panel, offset + seen_begin, offset + seen_end, careful, z, scratch);
         if (careful) {
             careful_products<Isa, Product>(call, tile, block, panel, offset, sums, scratch);
@@ -222,7 +267,7 @@ private:
         std::int64_t w_stride = stride;
         if constexpr (pairs) {
             if (!in_pairs) {
-                clear_odd_row(tile, seen_begin, seen_end, scratch);
+                Gradients::clear_odd_row(tile, seen_begin, seen_end, scratch);
                 pair_rows<Isa, L>(tile, seen_begin, seen_end, w, scratch.w_pairs);
                 pair_rows<Isa, L>(tile, seen_begin, seen_end, dx, scratch.dx_pairs);
                 pair_weights<Isa, L>(tile, block, dx, scratch.dx_key_pairs);
@@ -246,171 +291,6 @@ private:
             dx_by_key, stride, panel.k_rows + offset / d * panel.k_rows_stride, panel.k_rows_stride, sums.data,
             sums.stride, tile.rows, static_cast<int>(z.head_stride / lanes), sums.old, nullptr, keys_of_rows, ahead);
         sums.old = Old::keep;
-    }
-
-    /// The weights and the scores' gradients of a block: [key][row] in scores and dw, or in pairs, where that is true.
-    template <int L>
-    static bool gradients(const Call& call, const RowTile& tile, const Keys& keys, const KeyBlock& block, Cover pattern,
-                          KeyPanel& panel, std::int64_t offset, bool& careful, const Scratch& scratch) {
-        const BackwardSizes<Isa, Product> z(call);
-        KeyBlock values = block;
-        values.k = panel.v + offset * panel.v_stride;
-        values.k_stride = panel.v_stride;
-        const bool dropping = call.drop || call.keep.data != nullptr;
-        constexpr bool can_pair = pairs && L == Isa::lanes;
-        if constexpr (can_pair) {
-            if (!dropping && !scales_late(call) && is_plain(call, tile, block, pattern)) {
-                plain_pairs<L>(call, tile, block, values, scratch);
-                return true;
-            }
-        }
-        for (int r = 0; r < most_rows; ++r) { scratch.largest[r] = negative_infinity; }
-        BiasRows bias_rows;
-        if (call.bias.data != nullptr || call.allow.data != nullptr) {
-            bias_rows.fill(call, tile);
-            NextBias{&bias_rows, tile.rows, block.begin, block.begin + block.count}.ahead(call).rest();
-        }
-        const Scored scored =
-            score_block<Isa, Product, L>(call, tile, keys, block, pattern, bias_rows, {}, scratch.q_columns,
-                                         z.score_depth, scratch.score, scratch.cap_slope, scratch.largest);
-        raw_scores<Isa, Product, L>(tile, values, scratch.dout_columns, z.value_depth, scratch.dw);
-        if (dropping) { drop_dw<L>(call, tile, block, scratch); }
-        careful = scored.partial && !(rows_finite<Isa, Product>(tile, call.head_size, *scratch.q_rows) &&
-                                      rows_finite<Isa, Product>(tile, call.value_size, *scratch.dout_rows) &&
-                                      keys_finite<Isa, Product>(call, panel));
-        if constexpr (can_pair) {
-            if (!careful && !scales_late(call)) {
-                std::int64_t begin = 0;
-                std::int64_t end = 0;
-                seen_keys(tile, block, begin, end);
-                const PairGradients<Isa, Product> pair(tile, block, scored.factor, call.scale, scratch, 0);
-                if (dropping) {
-                    scored.partial ? pair.template keys<true, true>(begin / 2 * 2, end)
-                                   : pair.template keys<false, true>(begin / 2 * 2, end);
-                } else {
-                    scored.partial ? pair.template keys<true, false>(begin / 2 * 2, end)
-                                   : pair.template keys<false, false>(begin / 2 * 2, end);
-                }
-                return true;
-            }
-        }
-        differentiate<L>(call, tile, block, scored, careful, dropping, scratch);
-        return false;
-    }
-
-    /// The same for a block of which all is seen: so few keys at a time that they stay in the first-level cache.
-    template <int L>
-    static void plain_pairs(const Call& call, const RowTile& tile, const KeyBlock& block, const KeyBlock& values,
-                            const Scratch& scratch) {
-        const BackwardSizes<Isa, Product> z(call);
-        const std::int64_t stride = L * tile.vectors;
-        for (std::int64_t j = 0; j < block.count; j += near_keys) {
-            const std::int64_t count = smaller(near_keys, block.count - j);
-            const auto product = [&](const KeyBlock& from, const float* columns, std::int64_t depth, float* to) {
-                matrix_set<Isa, Product, L, Walk::along_row>(from.k + j * from.k_stride, from.k_stride, columns, stride,
-                                                             depth, to, stride, count, tile.vectors);
-            };
-            product(block, scratch.q_columns, z.score_depth, scratch.score.scores);
-            product(values, scratch.dout_columns, z.value_depth, scratch.dw);
-            PairGradients<Isa, Product>(tile, block, call.factor, call.scale, scratch, j)
-                .template keys<false, false>(j, j + count);
-        }
-    }
-
-    /// The partner of an odd last row: it must not bring a NaN of V along.
-    static void clear_odd_row(const RowTile& tile, std::int64_t begin, std::int64_t end, const Scratch& scratch) {
-        const std::int64_t stride = tile.lanes * tile.vectors;
-        for (std::int64_t j = begin; tile.rows % 2 != 0 && j < end; ++j) {
-            scratch.score.scores[j * stride + tile.rows] = 0;
-            scratch.dw[j * stride + tile.rows] = 0;
-        }
-    }
-
-    /// dw *= keep/(1-p); kept = 1 or 0.
-    template <int L>
-    static void drop_dw(const Call& call, const RowTile& tile, const KeyBlock& block, const Scratch& scratch) {
-        using S = Simd<Isa, L>;
-        const std::int64_t stride = tile.lanes * tile.vectors;
-        for_each_dropout<Isa, L>(call, tile, block, [&](std::int64_t j, int n, I<L> keep) {
-            const std::int64_t at = j * stride + n * L;
-            S::store(scratch.kept + at, keep ? S::all(1.0F) : F<L>{});
-            S::store(scratch.dw + at, S::load(scratch.dw + at) * (keep ? S::all(call.kept) : F<L>{}));
-        });
-    }
-
-    /// scores -> weights (dropped ones 0), dw -> dx.
-    template <int L>
-    static void differentiate(const Call& call, const RowTile& tile, const KeyBlock& block, const Scored& scored,
-                              bool careful, bool dropping, const Scratch& scratch) {
-        using S = Simd<Isa, L>;
-        const std::int64_t stride = tile.lanes * tile.vectors;
-        std::int64_t seen_begin = 0;
-        std::int64_t seen_end = 0;
-        seen_keys(tile, block, seen_begin, seen_end);
-        const F<L> hidden = S::all(negative_infinity);
-        const F<L> nothing = S::all(careful ? hidden_weight : 0.0F);
-        const F<L> factor = S::all(scored.factor);
-        const F<L> scale = S::all(scales_late(call) ? 1.0F : call.scale);
-        float* scores = scratch.score.scores;
-        for (int n = 0; n < tile.vectors; ++n) {
-            const std::int64_t begin = larger<std::int64_t>(tile.some_begin[n] - block.begin, 0);
-            const std::int64_t end = smaller<std::int64_t>(tile.some_end[n] - block.begin, block.count);
-            const F<L> lse = S::load(scratch.lse + n * L);
-            const F<L> rest = S::load(scratch.lse_rest + n * L);
-            const F<L> delta = S::load(scratch.delta + n * L);
-            const auto fill = [&](std::int64_t from, std::int64_t to) {
-                for (std::int64_t j = from; j < to; ++j) {
-                    S::store(scores + j * stride + n * L, nothing);
-                    S::store(scratch.dw + j * stride + n * L, F<L>{});
-                }
-            };
-            fill(seen_begin, smaller(begin, seen_end));
-            const auto run = [&]<bool Partial>() {
-                for (std::int64_t j = begin; j < end; ++j) {
-                    const std::int64_t at = j * stride + n * L;
-                    const F<L> x = S::load(scores + at);
-                    F<L> w = S::exp2((S::rounded(x * factor) - lse) - rest);
-                    F<L> dx = w * (S::load(scratch.dw + at) - delta) * scale;
-                    if (dropping) { w *= S::load(scratch.kept + at); }
-                    if constexpr (Partial) {
-                        w = x == hidden ? nothing : w;
-                        dx = x == hidden ? F<L>{} : dx;
-                    }
-                    S::store(scores + at, w);
-                    S::store(scratch.dw + at, dx);
-                }
-            };
-            if (scored.partial) {
-                run.template operator()<true>();
-            } else {
-                run.template operator()<false>();
-            }
-            fill(larger(begin, larger(end, seen_begin)), seen_end);
-        }
-    }
-
-    /// The scale is the last factor of dx. It comes with differentiate() where nothing stands between.
-    static HEED_INLINE bool scales_late(const Call& call) { return call.cap > 0 || call.dx_wanted; }
-
-    /// dx' = scale * dx * (1 - tanh^2)
-    template <int L>
-    static void scale_dx(const Call& call, const RowTile& tile, const KeyBlock& block, const Scratch& scratch) {
-        using S = Simd<Isa, L>;
-        const std::int64_t stride = tile.lanes * tile.vectors;
-        const F<L> scale = S::all(call.scale);
-        for (int n = 0; n < tile.vectors; ++n) {
-            const std::int64_t begin = larger<std::int64_t>(tile.some_begin[n] - block.begin, 0);
-            const std::int64_t end = smaller<std::int64_t>(tile.some_end[n] - block.begin, block.count);
-            for (std::int64_t j = begin; j < end; ++j) {
-                const std::int64_t at = j * stride + n * L;
-                F<L> dx = S::load(scratch.dw + at);
-                if (call.cap > 0) {
-                    // A hidden score may have no finite slope; its dx is 0.
-                    dx = dx == F<L>{} ? dx : dx * S::load(scratch.cap_slope + at);
-                }
-                S::store(scratch.dw + at, dx * scale);
-            }
-        }
     }
 
     template <int L>

@@ -42,45 +42,6 @@ struct Meeting {
     PatternRun runs[most];
 };
 
-/// Rows that the next tile needs, asked for a line each time it is called: beside the products that costs least.
-class LinesAhead {
-public:
-    HEED_INLINE void add(const Tensor4& from, const RowTile& tile, std::int64_t size) {
-        if (from.column != 1) { return; }
-        add(row_address(from, tile, 0), from.row * from.element_size, size * from.element_size, tile);
-    }
-    /// Rows of `bytes`, `step` apart, where the tile is of one head: its rows follow each other.
-    HEED_INLINE void add(const char* first, std::int64_t step, std::int64_t bytes, const RowTile& tile) {
-        if (tile.head[0] == tile.head[tile.rows - 1]) { pieces_[count_++] = {first, step, bytes, tile.rows}; }
-    }
-    HEED_INLINE void operator()() {
-        if (now_ == count_) { return; }
-        Piece& piece = pieces_[now_];
-        __builtin_prefetch(piece.next + at_, 0, 2);
-        at_ += 64;
-        if (at_ >= piece.bytes) {
-            at_ = 0;
-            piece.next += piece.step;
-            if (--piece.rows == 0) { ++now_; }
-        }
-    }
-    /// What is left, in order, as memory likes it: transposing them jumps from row to row.
-    HEED_INLINE void rest() {
-        while (now_ < count_) { (*this)(); }
-        now_ = count_ = 0;
-    }
-
-private:
-    struct Piece {
-        const char* next;
-        std::int64_t step, bytes, rows;
-    };
-    Piece pieces_[4];
-    int count_ = 0;
-    int now_ = 0;
-    std::int64_t at_ = 0;
-};
-
 template <class Isa, class Product>
 struct BackwardScratch {
     Meeting* meetings;  ///< this one and the next
