@@ -16,8 +16,6 @@
 #define HEED_INLINE inline __attribute__((always_inline))
 /// Kept out of its callers, whose variables would take registers from its loops.
 #define HEED_APART __attribute__((noinline))
-/// After a lambda's parameters: kept apart it would find the variables it captures in memory, anew after each store.
-#define HEED_INLINE_LAMBDA __attribute__((always_inline))
 #define HEED_UNROLL _Pragma("GCC unroll 32")
 
 namespace heed::cpu {
