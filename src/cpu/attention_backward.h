@@ -1,7 +1,7 @@
 #pragma once
+#include "cpu/attention_backward_gradients.h"
 #include "cpu/attention_backward_plan.h"
 #include "cpu/attention_backward_sums.h"
-#include "cpu/attention_softmax.h"
 
 /// The backward pass. For a tile of rows and a block of keys, with x, w as in the forward pass, all transposed
 /// [key][row]:
@@ -13,10 +13,58 @@
 
 namespace heed::cpu {
 
+/// Rows that the next tile needs, asked for a line each time it is called: beside the products that costs least.
+class LinesAhead {
+public:
+    HEED_INLINE void add(const Tensor4& from, const RowTile& tile, std::int64_t size) {
+        const std::int64_t bytes = size * from.element_size;
+        if (from.column != 1) { return; }
+        if (is_run(tile)) { return add(row_address(from, tile, 0), from.row * from.element_size, bytes, tile); }
+        for (int r = 0; r < tile.rows; ++r) {
+            const char* row = row_address(from, tile, r);
+            for (std::int64_t at = 0; at < bytes; at += 64) { __builtin_prefetch(row + at, 0, 2); }
+        }
+    }
+    /// Rows of `bytes`, `step` apart, where they follow each other.
+    HEED_INLINE void add(const char* first, std::int64_t step, std::int64_t bytes, const RowTile& tile) {
+        if (is_run(tile)) { pieces_[count_++] = {first, step, bytes, tile.rows}; }
+    }
+    HEED_INLINE void operator()() {
+        if (now_ == count_) { return; }
+        Piece& piece = pieces_[now_];
+        __builtin_prefetch(piece.next + at_, 0, 2);
+        at_ += 64;
+        if (at_ >= piece.bytes) {
+            at_ = 0;
+            piece.next += piece.step;
+            if (--piece.rows == 0) { ++now_; }
+        }
+    }
+    /// What is left, in order, as memory likes it: transposing them jumps from row to row.
+    HEED_INLINE void rest() {
+        while (now_ < count_) { (*this)(); }
+        now_ = count_ = 0;
+    }
+
+private:
+    /// The rows of one head follow each other.
+    static HEED_INLINE bool is_run(const RowTile& tile) { return tile.head[0] == tile.head[tile.rows - 1]; }
+
+    struct Piece {
+        const char* next;
+        std::int64_t step, bytes, rows;
+    };
+    Piece pieces_[4];
+    int count_ = 0;
+    int now_ = 0;
+    std::int64_t at_ = 0;
+};
+
 template <class Isa, class Product>
 class Backward {
 public:
     using Scratch = BackwardScratch<Isa, Product>;
+    using Gradients = BackwardGradients<Isa, Product>;
     static constexpr bool pairs = Product::depth_per_lane == 2;
 
     /// Keys of one chunk against all rows of the group's heads.
@@ -47,19 +95,21 @@ public:
                 }
                 meeting.number = t;
             };
-            RowsAhead ahead;
+            LinesAhead ahead;
             const auto find_and_fetch = [&](std::int64_t t, Meeting& meeting) {
                 find(t, meeting);
                 if (meeting.number == tiles) { return; }
                 ahead.add(call.q, meeting.tile, call.head_size);
                 ahead.add(call.dout, meeting.tile, call.value_size);
                 if (!deltas[meeting.number].is_ready()) { ahead.add(call.out, meeting.tile, call.value_size); }
+                ahead.add(reinterpret_cast<const char*>(dq_row(call, g, meeting.tile, 0, dq)), dq.row * 4,
+                          call.head_size * 4, meeting.tile);
             };
             Meeting* now = scratch.meetings;
             Meeting* next = scratch.meetings + 1;
             for (find_and_fetch(0, *now); now->number < tiles;) {
                 const RowTile& tile = now->tile;
-                ahead.ask_all();
+                ahead.rest();
                 pack_rows<Isa, Product>(call, tile, deltas[now->number], scratch);
                 find_and_fetch(now->number + 1, *next);
                 if (sinks) { add_sinks(call, plan, b, tile, scratch); }
@@ -117,16 +167,12 @@ public:
                 row = sum;
             }
             const std::int64_t at = s.batch * call.dq.b + h * call.dq.h + (s.query_begin + i) * call.dq.row;
-            char* to = call.dq.data + at * size;
-            if (reinterpret_cast<const char*>(row) == to) { continue; }
-            store_row<Isa>(call.dq.dtype, to, call.dq.column, call.head_size, row, 1);
+            if (reinterpret_cast<const char*>(row) == call.dq.data + at * size) { continue; }
+            store_gradient<Isa>(call.dq, at, call.head_size, row, 1);
         }
     }
 
 private:
-    /// Asked for with every register tile of the sums: less than the buffers for misses hold.
-    static constexpr int rows_ahead = 4;
-
     struct Span {
         std::int64_t begin;
         std::int64_t end;
@@ -168,7 +214,7 @@ private:
     template <int L>
     static void step(const Call& call, const BackwardPlan& plan, const Sequence& s, const Keys& keys, std::int64_t b,
                      std::int64_t n, const RowTile& tile, KeyPanel& panel, std::int64_t offset, std::int64_t count,
-                     Cover pattern, RowSums& sums, RowsAhead& ahead, const Scratch& scratch) {
+                     Cover pattern, RowSums& sums, LinesAhead& ahead, const Scratch& scratch) {
         const BackwardSizes<Isa, Product> z(call);
         KeyBlock block{.begin = panel.begin + offset, .count = count};
         if (tile.begin >= block.begin + count || tile.end <= block.begin) { return; }
@@ -178,31 +224,15 @@ private:
 
         block.k = panel.k + offset * panel.k_stride;
         block.k_stride = panel.k_stride;
-        for (int r = 0; r < most_rows; ++r) { scratch.largest[r] = negative_infinity; }
-        BiasRows bias_rows;
-        if (call.bias.data != nullptr || call.allow.data != nullptr) {
-            bias_rows.fill(call, tile);
-            NextBias{&bias_rows, tile.rows, block.begin, block.begin + count}.ahead(call).rest();
-        }
-        const Scored scored =
-            score_block<Isa, Product, L>(call, tile, keys, block, pattern, bias_rows, {}, scratch.q_columns,
-                                         z.score_depth, scratch.score, scratch.cap_slope, scratch.largest);
-        KeyBlock values = block;
-        values.k = panel.v + offset * panel.v_stride;
-        values.k_stride = panel.v_stride;
-        raw_scores<Isa, Product, L>(tile, values, scratch.dout_columns, z.value_depth, scratch.dw);
-        const bool dropping = call.drop || call.keep.data != nullptr;
-        if (dropping) { drop_dw<L>(call, tile, block, scratch); }
-        const bool careful = scored.partial && !(rows_finite<Isa, Product>(tile, call.head_size, *scratch.q_rows) &&
-                                                 rows_finite<Isa, Product>(tile, call.value_size, *scratch.dout_rows) &&
-                                                 keys_finite<Isa, Product>(call, panel));
-        differentiate<L>(call, tile, block, scored, careful, dropping, scratch);
-        if (call.problem->gradients.dbias) { spill_dbias<L>(call, tile, block, scratch); }
-        if (call.problem->gradients.dalibi_slopes) { add_slopes<L>(call, plan, b, n, tile, block, scratch); }
-        if (scales_late(call)) { scale_dx<L>(call, tile, block, scratch); }
         std::int64_t seen_begin = 0;
         std::int64_t seen_end = 0;
         seen_keys(tile, block, seen_begin, seen_end);
+        bool careful = false;
+        const bool in_pairs =
+            Gradients::template of_block<L>(call, tile, keys, block, pattern, panel, offset, careful, scratch);
+        if (call.problem->gradients.dbias) { spill_dbias<L>(call, tile, block, scratch); }
+        if (call.problem->gradients.dalibi_slopes) { add_slopes<L>(call, plan, b, n, tile, block, scratch); }
+        if (Gradients::scales_late(call)) { Gradients::template scale_dx<L>(call, tile, block, scratch); }
         const Old old_keys = begin_keys(panel, offset + seen_begin, offset + seen_end, careful, z, scratch);
         if (careful) {
             careful_products<Isa, Product>(call, tile, block, panel, offset, sums, scratch);
@@ -212,7 +242,6 @@ private:
         // Rows that see keys m .. m+count, and keys that rows m .. m+count see.
         constexpr int d = Product::depth_per_lane;
         const auto rows_of = [&](std::int64_t m, int size) {
-            ahead.ask(rows_ahead);
             int first = 0;
             int last = 0;
             vectors_seeing(tile, block.begin + m, block.begin + m + size, first, last);
@@ -230,7 +259,6 @@ private:
                     to = larger(to, vector_end);
                 }
             }
-            ahead.ask(rows_ahead);
             return Span{from / d, (to + d - 1) / d};
         };
         const float* w = scratch.score.scores;
@@ -238,10 +266,12 @@ private:
         const float* dx_by_key = scratch.dw;
         std::int64_t w_stride = stride;
         if constexpr (pairs) {
-            clear_odd_row(tile, seen_begin, seen_end, scratch);
-            pair_rows<Isa, L>(tile, seen_begin, seen_end, w, scratch.w_pairs);
-            pair_rows<Isa, L>(tile, seen_begin, seen_end, dx, scratch.dx_pairs);
-            pair_weights<Isa, L>(tile, block, dx, scratch.dx_key_pairs);
+            if (!in_pairs) {
+                Gradients::clear_odd_row(tile, seen_begin, seen_end, scratch);
+                pair_rows<Isa, L>(tile, seen_begin, seen_end, w, scratch.w_pairs);
+                pair_rows<Isa, L>(tile, seen_begin, seen_end, dx, scratch.dx_pairs);
+                pair_weights<Isa, L>(tile, block, dx, scratch.dx_key_pairs);
+            }
             w = scratch.w_pairs;
             dx = scratch.dx_pairs;
             dx_by_key = scratch.dx_key_pairs;
@@ -252,111 +282,15 @@ private:
         matrix_add<Isa, Product, lanes, Walk::along_row>(
             w + seen_begin * w_stride, w_stride, scratch.dout_rows->data, scratch.dout_rows->stride,
             panel.dv + (offset + seen_begin) * panel.dv_stride, panel.dv_stride, seen_end - seen_begin,
-            static_cast<int>(z.value_stride / lanes), old_keys, nullptr, shifted);
+            static_cast<int>(z.value_stride / lanes), old_keys, nullptr, shifted, ahead);
         matrix_add<Isa, Product, lanes, Walk::along_row>(
             dx + seen_begin * w_stride, w_stride, scratch.q_rows->data, scratch.q_rows->stride,
             panel.dk + (offset + seen_begin) * panel.dk_stride, panel.dk_stride, seen_end - seen_begin,
-            static_cast<int>(z.head_stride / lanes), old_keys, nullptr, shifted);
+            static_cast<int>(z.head_stride / lanes), old_keys, nullptr, shifted, ahead);
         matrix_add<Isa, Product, lanes, Walk::along_column>(
             dx_by_key, stride, panel.k_rows + offset / d * panel.k_rows_stride, panel.k_rows_stride, sums.data,
-            sums.stride, tile.rows, static_cast<int>(z.head_stride / lanes), sums.old, nullptr, keys_of_rows);
+            sums.stride, tile.rows, static_cast<int>(z.head_stride / lanes), sums.old, nullptr, keys_of_rows, ahead);
         sums.old = Old::keep;
-    }
-
-    /// The partner of an odd last row: it must not bring a NaN of V along.
-    static void clear_odd_row(const RowTile& tile, std::int64_t begin, std::int64_t end, const Scratch& scratch) {
-        const std::int64_t stride = tile.lanes * tile.vectors;
-        for (std::int64_t j = begin; tile.rows % 2 != 0 && j < end; ++j) {
-            scratch.score.scores[j * stride + tile.rows] = 0;
-            scratch.dw[j * stride + tile.rows] = 0;
-        }
-    }
-
-    /// dw *= keep/(1-p); kept = 1 or 0.
-    template <int L>
-    static void drop_dw(const Call& call, const RowTile& tile, const KeyBlock& block, const Scratch& scratch) {
-        using S = Simd<Isa, L>;
-        const std::int64_t stride = tile.lanes * tile.vectors;
-        for_each_dropout<Isa, L>(call, tile, block, [&](std::int64_t j, int n, I<L> keep) {
-            const std::int64_t at = j * stride + n * L;
-            S::store(scratch.kept + at, keep ? S::all(1.0F) : F<L>{});
-            S::store(scratch.dw + at, S::load(scratch.dw + at) * (keep ? S::all(call.kept) : F<L>{}));
-        });
-    }
-
-    /// scores -> weights (dropped ones 0), dw -> dx.
-    template <int L>
-    static void differentiate(const Call& call, const RowTile& tile, const KeyBlock& block, const Scored& scored,
-                              bool careful, bool dropping, const Scratch& scratch) {
-        using S = Simd<Isa, L>;
-        const std::int64_t stride = tile.lanes * tile.vectors;
-        std::int64_t seen_begin = 0;
-        std::int64_t seen_end = 0;
-        seen_keys(tile, block, seen_begin, seen_end);
-        const F<L> hidden = S::all(negative_infinity);
-        const F<L> nothing = S::all(careful ? hidden_weight : 0.0F);
-        const F<L> factor = S::all(scored.factor);
-        const F<L> scale = S::all(scales_late(call) ? 1.0F : call.scale);
-        float* scores = scratch.score.scores;
-        for (int n = 0; n < tile.vectors; ++n) {
-            const std::int64_t begin = larger<std::int64_t>(tile.some_begin[n] - block.begin, 0);
-            const std::int64_t end = smaller<std::int64_t>(tile.some_end[n] - block.begin, block.count);
-            const F<L> lse = S::load(scratch.lse + n * L);
-            const F<L> rest = S::load(scratch.lse_rest + n * L);
-            const F<L> delta = S::load(scratch.delta + n * L);
-            const auto fill = [&](std::int64_t from, std::int64_t to) {
-                for (std::int64_t j = from; j < to; ++j) {
-                    S::store(scores + j * stride + n * L, nothing);
-                    S::store(scratch.dw + j * stride + n * L, F<L>{});
-                }
-            };
-            fill(seen_begin, smaller(begin, seen_end));
-            const auto run = [&]<bool Partial>() {
-                for (std::int64_t j = begin; j < end; ++j) {
-                    const std::int64_t at = j * stride + n * L;
-                    const F<L> x = S::load(scores + at);
-                    F<L> w = S::exp2((S::rounded(x * factor) - lse) - rest);
-                    F<L> dx = w * (S::load(scratch.dw + at) - delta) * scale;
-                    if (dropping) { w *= S::load(scratch.kept + at); }
-                    if constexpr (Partial) {
-                        w = x == hidden ? nothing : w;
-                        dx = x == hidden ? F<L>{} : dx;
-                    }
-                    S::store(scores + at, w);
-                    S::store(scratch.dw + at, dx);
-                }
-            };
-            if (scored.partial) {
-                run.template operator()<true>();
-            } else {
-                run.template operator()<false>();
-            }
-            fill(larger(begin, larger(end, seen_begin)), seen_end);
-        }
-    }
-
-    /// The scale is the last factor of dx. It comes with differentiate() where nothing stands between.
-    static HEED_INLINE bool scales_late(const Call& call) { return call.cap > 0 || call.dx_wanted; }
-
-    /// dx' = scale * dx * (1 - tanh^2)
-    template <int L>
-    static void scale_dx(const Call& call, const RowTile& tile, const KeyBlock& block, const Scratch& scratch) {
-        using S = Simd<Isa, L>;
-        const std::int64_t stride = tile.lanes * tile.vectors;
-        const F<L> scale = S::all(call.scale);
-        for (int n = 0; n < tile.vectors; ++n) {
-            const std::int64_t begin = larger<std::int64_t>(tile.some_begin[n] - block.begin, 0);
-            const std::int64_t end = smaller<std::int64_t>(tile.some_end[n] - block.begin, block.count);
-            for (std::int64_t j = begin; j < end; ++j) {
-                const std::int64_t at = j * stride + n * L;
-                F<L> dx = S::load(scratch.dw + at);
-                if (call.cap > 0) {
-                    // A hidden score may have no finite slope; its dx is 0.
-                    dx = dx == F<L>{} ? dx : dx * S::load(scratch.cap_slope + at);
-                }
-                S::store(scratch.dw + at, dx * scale);
-            }
-        }
     }
 
     template <int L>

@@ -101,8 +101,8 @@ struct BackwardScratch {
         s.dw = floats(tile + most_rows);
         s.kept = floats(call.drop || call.keep.data != nullptr ? tile : 0);
         s.cap_slope = call.cap > 0 ? floats(tile) : nullptr;
-        s.w_pairs = floats(pairs ? tile / 2 : 0);
-        s.dx_pairs = floats(pairs ? tile / 2 : 0);
+        s.w_pairs = floats(pairs ? tile / 2 + most_rows : 0);
+        s.dx_pairs = floats(pairs ? tile / 2 + most_rows : 0);
         s.dx_key_pairs = floats(pairs ? tile / 2 + most_rows : 0);
         s.score.rows = floats(dense ? most_rows * round_up(z.keys, 16) : 0);
         s.score.positions = arena.take<std::int32_t>(static_cast<std::size_t>(z.keys));
@@ -146,21 +146,26 @@ void pack_panel(const Call& call, const Sequence& s, std::int64_t g, const Backw
     const char* v = first_of(call.v);
     const std::int64_t size = call.k.element_size;
     if constexpr (Product::depth_per_lane == 2) {
-        for (std::int64_t j = 0; j < panel.count; ++j) {
-            copy_pairs<Isa>(k + j * call.k.row * size, call.k.column, call.head_size, scratch.k + j * z.score_depth);
-            copy_pairs<Isa>(v + j * call.v.row * size, call.v.column, call.value_size, scratch.v + j * z.value_depth);
-        }
+        const auto place = [&](const Tensor4& from, const char* first, std::int64_t columns, std::int64_t depth,
+                               float* own, const float*& rows, std::int64_t& stride) {
+            const bool in_place = from.column == 1 && columns % 2 == 0 && from.row % 2 == 0 &&
+                                  reinterpret_cast<std::uintptr_t>(first) % 4 == 0 &&
+                                  lies_well(columns * size, from.row * size);
+            for (std::int64_t j = 0; j < panel.count && !in_place; ++j) {
+                copy_pairs<Isa>(first + j * from.row * size, from.column, columns, own + j * depth);
+            }
+            rows = in_place ? reinterpret_cast<const float*>(first) : own;
+            stride = in_place ? from.row / 2 : depth;
+        };
+        place(call.k, k, call.head_size, z.score_depth, scratch.k, panel.k, panel.k_stride);
+        place(call.v, v, call.value_size, z.value_depth, scratch.v, panel.v, panel.v_stride);
         for (std::int64_t j = 0; j < panel.count; j += 2) {
             const char* next = j + 1 < panel.count ? k + (j + 1) * call.k.row * size : nullptr;
             weave_rows<Isa>(k + j * call.k.row * size, next, call.k.column, call.head_size, z.head_stride,
                             scratch.k_rows + j / 2 * z.head_stride);
         }
-        panel.k = scratch.k;
-        panel.k_stride = z.score_depth;
         panel.k_rows = scratch.k_rows;
         panel.k_rows_stride = z.head_stride;
-        panel.v = scratch.v;
-        panel.v_stride = z.value_depth;
     } else {
         const bool plain = call.k.dtype == DType::f32;
         if (plain && call.k.column == 1 && call.head_size == z.head_stride &&
@@ -220,7 +225,7 @@ bool rows_finite(const RowTile& tile, std::int64_t size, RowVectors& rows) {
 }
 
 /// The tile's rows of one tensor: columns[depth][stride] transposed, and as vectors: where they lie if they lie well,
-/// otherwise in `copy`.
+/// otherwise in `copy`; pairs need no vectors where there is no copy.
 template <class Isa, class Product>
 HEED_INLINE RowVectors pack_row_forms(const Tensor4& from, const RowTile& tile, std::int64_t size, std::int64_t depth,
                                       std::int64_t row_stride, float* staging, float* columns, float* copy) {
@@ -232,8 +237,14 @@ HEED_INLINE RowVectors pack_row_forms(const Tensor4& from, const RowTile& tile, 
         rows.data = reinterpret_cast<const float*>(row_address(from, tile, 0));
         rows.stride = from.row;
     }
+    // Pairs are read as words. Rows that share cache sets are copied first: transposing jumps from one to the other.
+    bool direct = pairs && from.dtype == DType::bf16 && from.column == 1 && size % 2 == 0 &&
+                  lies_well(size * from.element_size, from.row * from.element_size);
+    for (int r = 0; direct && r < tile.rows; ++r) {
+        direct = reinterpret_cast<std::uintptr_t>(row_address(from, tile, r)) % 4 == 0;
+    }
     float* own = pairs ? staging : copy;
-    for (int r = 0; r < tile.rows && !in_place; ++r) {
+    for (int r = 0; r < tile.rows && !in_place && !direct; ++r) {
         float* row = own + r * row_stride;
         if (pairs && from.dtype == DType::bf16) {
             copy_pairs<Isa>(row_address(from, tile, r), from.column, size, row);
@@ -248,27 +259,61 @@ HEED_INLINE RowVectors pack_row_forms(const Tensor4& from, const RowTile& tile, 
             }
         }
     }
-    const float* source = in_place ? rows.data : own;
-    const std::int64_t stride = in_place ? rows.stride : row_stride;
+    const auto source = [&](std::int64_t r) {
+        if (direct) { return reinterpret_cast<const float*>(row_address(from, tile, r)); }
+        return in_place ? rows.data + r * rows.stride : own + r * row_stride;
+    };
     if constexpr (pairs) {
-        for (int r = 0; r < tile.rows; r += 2) {
-            const auto* a = reinterpret_cast<const char*>(staging + r * row_stride);
-            const char* b = r + 1 < tile.rows ? reinterpret_cast<const char*>(staging + (r + 1) * row_stride) : nullptr;
+        for (int r = 0; copy != nullptr && r < tile.rows; r += 2) {
+            const auto* a = reinterpret_cast<const char*>(source(r));
+            const char* b = r + 1 < tile.rows ? reinterpret_cast<const char*>(source(r + 1)) : nullptr;
             weave_rows<Isa>(a, b, 1, size, row_stride, copy + r / 2 * row_stride);
         }
     }
     with_lanes<Isa>(tile.lanes, [&]<int L>() {
-        transpose_rows<Isa, L>([&](std::int64_t r) { return source + r * stride; }, tile.rows, depth, columns,
-                               tile.lanes * tile.vectors);
+        transpose_rows<Isa, L>(source, tile.rows, depth, columns, tile.lanes * tile.vectors);
     });
     return rows;
 }
 
 /// delta = dout . out, summed in the order of the product dout V, so that the two cancel exactly where they are equal.
+/// A row that sees nothing has output 0 and passes no gradient, whatever dout holds.
 template <class Isa, class Product>
 HEED_INLINE void row_deltas(const Call& call, const RowTile& tile, const BackwardScratch<Isa, Product>& scratch) {
     const BackwardSizes<Isa, Product> z(call);
     const std::int64_t stride = tile.lanes * tile.vectors;
+    // add(sum, e, at) adds lane e of the depth to the rows at `at`. Four vectors side by side, as each waits for
+    // itself.
+    const auto sum_up = [&](std::int64_t depth, auto&& add) HEED_INLINE_LAMBDA {
+        with_lanes<Isa>(tile.lanes, [&]<int L>() HEED_INLINE_LAMBDA {
+            const auto sums = [&]<int Vectors>(std::int64_t at) HEED_INLINE_LAMBDA {
+                F<L> sum[Vectors] = {};
+                for (std::int64_t e = 0; e < depth; ++e) {
+                    HEED_UNROLL
+                    for (int n = 0; n < Vectors; ++n) {
+                        sum[n] = add.template operator()<L>(sum[n], e * stride + at + n * L);
+                    }
+                }
+                for (int n = 0; n < Vectors; ++n) { Simd<Isa, L>::store(scratch.delta + at + n * L, sum[n]); }
+            };
+            int n = 0;
+            for (; n + 4 <= tile.vectors; n += 4) { sums.template operator()<4>(n * L); }
+            for (; n < tile.vectors; ++n) { sums.template operator()<1>(n * L); }
+        });
+    };
+    if (Product::depth_per_lane == 2 && call.out.dtype == DType::bf16 && call.dout.dtype == DType::bf16) {
+        pack_row_forms<Isa, Product>(call.out, tile, call.value_size, z.value_depth, z.value_stride, scratch.staging,
+                                     scratch.out_columns, nullptr);
+        sum_up(z.value_depth, [&]<int L>(F<L> sum, std::int64_t at) HEED_INLINE_LAMBDA {
+            const F<L> out = Simd<Isa, L>::load(scratch.out_columns + at);
+            const U<L> words = U<L>(out);
+            const U<L> passes =
+                (U<L>((words & 0x7fffU) != 0U) & 0xffffU) | (U<L>((words & 0x7fff0000U) != 0U) & 0xffff0000U);
+            const auto dout = U<L>(Simd<Isa, L>::load(scratch.dout_columns + at));
+            return Product::template add<Isa, L>(sum, out, F<L>(dout & passes));
+        });
+        return;
+    }
     const auto load = [&](const Tensor4& from, float* columns) {
         const bool in_place = from.dtype == DType::f32 && from.column == 1;
         for (int r = 0; r < tile.rows && !in_place; ++r) {
@@ -288,28 +333,11 @@ HEED_INLINE void row_deltas(const Call& call, const RowTile& tile, const Backwar
         dout = scratch.out_columns + call.value_size * most_rows;
     }
     load(call.out, scratch.out_columns);
-    with_lanes<Isa>(tile.lanes, [&]<int L>() {
-        using S = Simd<Isa, L>;
-        const auto sums = [&]<int Vectors>(std::int64_t at) {  // side by side, as each waits for itself
-            F<L> sum[Vectors] = {};
-            for (std::int64_t e = 0; e < call.value_size; ++e) {
-                HEED_UNROLL
-                for (int n = 0; n < Vectors; ++n) {
-                    const F<L> out = S::load(scratch.out_columns + e * stride + at + n * L);
-                    // A row that sees nothing has output 0 and passes no gradient, whatever dout holds.
-                    const F<L> upstream = out == F<L>{} ? F<L>{} : S::load(dout + e * stride + at + n * L);
-                    sum[n] = sum[n] + out * upstream;
-                }
-            }
-            for (int n = 0; n < Vectors; ++n) { S::store(scratch.delta + at + n * L, sum[n]); }
-        };
-        int n = 0;
-        for (; n + 4 <= tile.vectors; n += 4) { sums.template operator()<4>(n * L); }
-        for (; n < tile.vectors; ++n) { sums.template operator()<1>(n * L); }
+    sum_up(call.value_size, [&]<int L>(F<L> sum, std::int64_t at) HEED_INLINE_LAMBDA {
+        const F<L> out = Simd<Isa, L>::load(scratch.out_columns + at);
+        const F<L> upstream = out == F<L>{} ? F<L>{} : Simd<Isa, L>::load(dout + at);
+        return sum + out * upstream;
     });
-    for (int r = 0; r < tile.rows; ++r) {
-        if (scratch.lse[r] != __builtin_inff()) { scratch.delta[r] -= row_dlse(call, tile, r); }
-    }
 }
 
 /// q, dout, lse and delta of the tile. Tasks that meet the same tile leave its deltas in `known` for each other; should
@@ -328,6 +356,9 @@ void pack_rows(const Call& call, const RowTile& tile, DeltaSlot& known, const Ba
         return;
     }
     row_deltas<Isa, Product>(call, tile, scratch);
+    for (int r = 0; r < tile.rows; ++r) {
+        if (scratch.lse[r] != __builtin_inff()) { scratch.delta[r] -= row_dlse(call, tile, r); }
+    }
     for (int r = 0; r < most_rows; ++r) { __atomic_store(known.delta + r, scratch.delta + r, __ATOMIC_RELAXED); }
     __atomic_store_n(&known.ready, 1, __ATOMIC_RELEASE);
 }

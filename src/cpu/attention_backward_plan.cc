@@ -52,7 +52,7 @@ BackwardSplit split_backward(const Call& c, const Sequence& s, std::int64_t byte
     split.chunk_keys = std::max(c.tile_keys, whole_tiles((s.keys + split.chunks - 1) / split.chunks));
     split.chunks = std::max<std::int64_t>(1, (s.keys + split.chunk_keys - 1) / split.chunk_keys);
     // With a pattern a tile of rows meets few of these keys, and getting the rows ready has to pay off over them.
-    const auto room = static_cast<std::int64_t>(level2_bytes()) * 3 / 8 * (c.pattern ? 8 : 1);
+    const auto room = static_cast<std::int64_t>(level2_bytes()) / 2 * (c.pattern ? 8 : 1);
     split.super_keys =
         std::clamp<std::int64_t>(room / bytes_per_key / c.tile_keys, 1, BackwardSplit::most_super_tiles) * c.tile_keys;
     return split;

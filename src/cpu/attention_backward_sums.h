@@ -71,6 +71,23 @@ void put_dq(const Call& call, std::int64_t g, const RowTile& tile, const float* 
     }
 }
 
+/// Row `at` of a gradient, complete now.
+template <class Isa>
+HEED_INLINE void store_gradient(const Tensor4& to, std::int64_t at, std::int64_t size, const float* from,
+                                float factor) {
+    char* row = to.data + at * to.element_size;
+#if defined(__AVX512BF16__)
+    if (to.dtype == DType::bf16 && to.column == 1 && size % 16 == 0) {
+        using S = Simd<Isa, 16>;
+        for (std::int64_t c = 0; c < size; c += 16) {
+            S::store_bf16(reinterpret_cast<float*>(row + c * 2), S::load(from + c) * S::all(factor));
+        }
+        return;
+    }
+#endif
+    store_row<Isa>(to.dtype, row, to.column, size, from, factor);
+}
+
 /// The panel's rows of dk and dv, complete now.
 template <class Isa, class Product>
 void store_keys(const Call& call, const Sequence& s, std::int64_t g, const KeyPanel& panel,
@@ -80,7 +97,7 @@ void store_keys(const Call& call, const Sequence& s, std::int64_t g, const KeyPa
     const auto store = [&](const Tensor4& to, std::int64_t size, const float* from, std::int64_t stride, float factor) {
         for (std::int64_t j = 0; j < panel.count; ++j) {
             const std::int64_t at = s.batch * to.b + g * to.h + (s.key_begin + panel.begin + j) * to.row;
-            store_row<Isa>(to.dtype, to.data + at * to.element_size, to.column, size, from + j * stride, factor);
+            store_gradient<Isa>(to, at, size, from + j * stride, factor);
         }
     };
     if (panel.dk == scratch.dk) { store(call.dk, call.head_size, panel.dk, panel.dk_stride, 1); }

@@ -259,9 +259,8 @@ HEED_APART void matrix_add_beside(const float* a, std::int64_t a_stride, const f
         std::int64_t m = 0;
         for (; count == NV && m + MR <= rows && weights.left(); m += MR) {
             const auto [begin, end] = span(m, MR);
-            F<L> sum[MR][NV];
+            F<L> sum[MR][NV] = {};
             float* to = c + m * c_stride + first * L;
-            begin_sums<Isa, L>(sum, to, c_stride, old, factor + m);
             multiply_add_beside<Isa, Product>(a + m + begin * a_stride, a_stride, b + first * L + begin * b_stride,
                                               b_stride, end - begin, sum, weights, beside);
             end_sums<Isa, L>(sum, to, c_stride, old, factor + m);
