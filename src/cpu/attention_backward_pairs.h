@@ -136,13 +136,7 @@ private:
                 rows[key] = bf16(dx[key][0], dx[key][1]);
                 _mm512_storeu_si512(dx_pairs_ + at + key * stride_ / 2, rows[key]);
             }
-            // Word n of either key side by side.
-            const __m512i low = _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40, 8, 39, 7,
-                                                 38, 6, 37, 5, 36, 4, 35, 3, 34, 2, 33, 1, 32, 0);
-            const __m512i high = _mm512_set_epi16(63, 31, 62, 30, 61, 29, 60, 28, 59, 27, 58, 26, 57, 25, 56, 24, 55,
-                                                  23, 54, 22, 53, 21, 52, 20, 51, 19, 50, 18, 49, 17, 48, 16);
-            _mm512_storeu_si512(by_key, _mm512_permutex2var_epi16(rows[0], low, rows[1]));
-            _mm512_storeu_si512(by_key + L, _mm512_permutex2var_epi16(rows[0], high, rows[1]));
+            weave_words<Isa>(rows[0], rows[1], by_key);
             return;
         }
 #endif
