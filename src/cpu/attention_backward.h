@@ -13,13 +13,15 @@
 
 namespace heed::cpu {
 
-/// Rows that the next tile needs, asked for a line each time it is called: beside the products that costs least.
-class LinesAhead {
+/// Rows that the next tile needs; transposing them would jump from row to row.
+class TileAhead : public LinesAhead<4> {
 public:
     HEED_INLINE void add(const Tensor4& from, const RowTile& tile, std::int64_t size) {
         const std::int64_t bytes = size * from.element_size;
         if (from.column != 1) { return; }
-        if (is_run(tile)) { return add(row_address(from, tile, 0), from.row * from.element_size, bytes, tile); }
+        if (is_run(tile)) {
+            return add_run(row_address(from, tile, 0), from.row * from.element_size, bytes, tile.rows);
+        }
         for (int r = 0; r < tile.rows; ++r) {
             const char* row = row_address(from, tile, r);
             for (std::int64_t at = 0; at < bytes; at += 64) { __builtin_prefetch(row + at, 0, 2); }
@@ -27,37 +29,12 @@ public:
     }
     /// Rows of `bytes`, `step` apart, where they follow each other.
     HEED_INLINE void add(const char* first, std::int64_t step, std::int64_t bytes, const RowTile& tile) {
-        if (is_run(tile)) { pieces_[count_++] = {first, step, bytes, tile.rows}; }
-    }
-    HEED_INLINE void operator()() {
-        if (now_ == count_) { return; }
-        Piece& piece = pieces_[now_];
-        __builtin_prefetch(piece.next + at_, 0, 2);
-        at_ += 64;
-        if (at_ >= piece.bytes) {
-            at_ = 0;
-            piece.next += piece.step;
-            if (--piece.rows == 0) { ++now_; }
-        }
-    }
-    /// What is left, in order, as memory likes it: transposing them jumps from row to row.
-    HEED_INLINE void rest() {
-        while (now_ < count_) { (*this)(); }
-        now_ = count_ = 0;
+        if (is_run(tile)) { add_run(first, step, bytes, tile.rows); }
     }
 
 private:
     /// The rows of one head follow each other.
     static HEED_INLINE bool is_run(const RowTile& tile) { return tile.head[0] == tile.head[tile.rows - 1]; }
-
-    struct Piece {
-        const char* next;
-        std::int64_t step, bytes, rows;
-    };
-    Piece pieces_[4];
-    int count_ = 0;
-    int now_ = 0;
-    std::int64_t at_ = 0;
 };
 
 template <class Isa, class Product>
@@ -95,7 +72,7 @@ public:
                 }
                 meeting.number = t;
             };
-            LinesAhead ahead;
+            TileAhead ahead;
             const auto find_and_fetch = [&](std::int64_t t, Meeting& meeting) {
                 find(t, meeting);
                 if (meeting.number == tiles) { return; }
@@ -214,7 +191,7 @@ private:
     template <int L>
     static void step(const Call& call, const BackwardPlan& plan, const Sequence& s, const Keys& keys, std::int64_t b,
                      std::int64_t n, const RowTile& tile, KeyPanel& panel, std::int64_t offset, std::int64_t count,
-                     Cover pattern, RowSums& sums, LinesAhead& ahead, const Scratch& scratch) {
+                     Cover pattern, RowSums& sums, TileAhead& ahead, const Scratch& scratch) {
         const BackwardSizes<Isa, Product> z(call);
         KeyBlock block{.begin = panel.begin + offset, .count = count};
         if (tile.begin >= block.begin + count || tile.end <= block.begin) { return; }

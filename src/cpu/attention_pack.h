@@ -101,38 +101,53 @@ private:
     int now_ = 0;
 };
 
-/// Rows that come next, asked for a line each time it is called.
-class KeysAhead {
+/// Rows that come next, asked for a line each time it is called: beside products that costs least. At most `Most` runs
+/// of rows.
+template <int Most>
+class LinesAhead {
 public:
-    HEED_INLINE void add(const HeadRows& from, std::int64_t begin, std::int64_t count, std::int64_t size) {
-        if (from.column != 1 || count <= 0 || !from.is_run(begin, count)) { return; }
-        pieces_[count_++] = {from.row(begin).data, from.row_bytes, from.bytes_of(size), count};
-    }
-    HEED_INLINE void add(const Tensor4& from, const char* first, std::int64_t count, std::int64_t size) {
-        if (from.column != 1 || count <= 0) { return; }
-        pieces_[count_++] = {first, from.row * from.element_size, size * from.element_size, count};
+    HEED_INLINE void add_run(const char* first, std::int64_t step, std::int64_t bytes, std::int64_t rows) {
+        runs_[count_++] = {first, step, bytes, rows};
     }
     HEED_INLINE void operator()() {
         if (now_ == count_) { return; }
-        Piece& piece = pieces_[now_];
-        __builtin_prefetch(piece.next + at_, 0, 2);
+        Run& run = runs_[now_];
+        __builtin_prefetch(run.next + at_, 0, 2);
         at_ += 64;
-        if (at_ >= piece.bytes) {
+        if (at_ >= run.bytes) {
             at_ = 0;
-            piece.next += piece.step;
-            if (--piece.rows == 0) { ++now_; }
+            run.next += run.step;
+            if (--run.rows == 0) { ++now_; }
         }
+    }
+    /// What is left, in order, as memory likes it.
+    HEED_INLINE void rest() {
+        while (now_ < count_) { (*this)(); }
+        now_ = count_ = 0;
     }
 
 private:
-    struct Piece {
+    struct Run {
         const char* next;
         std::int64_t step, bytes, rows;
     };
-    Piece pieces_[2 + most_task_tiles];
+    Run runs_[Most];
     int count_ = 0;
     int now_ = 0;
     std::int64_t at_ = 0;
+};
+
+/// Keys, values and queries of the forward pass.
+class KeysAhead : public LinesAhead<2 + most_task_tiles> {
+public:
+    HEED_INLINE void add(const HeadRows& from, std::int64_t begin, std::int64_t count, std::int64_t size) {
+        if (from.column != 1 || count <= 0 || !from.is_run(begin, count)) { return; }
+        add_run(from.row(begin).data, from.row_bytes, from.bytes_of(size), count);
+    }
+    HEED_INLINE void add(const Tensor4& from, const char* first, std::int64_t count, std::int64_t size) {
+        if (from.column != 1 || count <= 0) { return; }
+        add_run(first, from.row * from.element_size, size * from.element_size, count);
+    }
 };
 
 /// q[depth][stride] = the tile's query rows, transposed.
