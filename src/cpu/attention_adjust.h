@@ -1,46 +1,9 @@
 #pragma once
-#include "cpu/attention_scores.h"
+#include "cpu/attention_bias.h"
 
 /// Steps 2 to 4: what becomes of the scores between the two products.
 
 namespace heed::cpu {
-
-/// Bias, allow-mask and pattern of a tile's rows as numbers to add, -infinity where hidden.
-struct DenseRows {
-    const float* row[most_rows];
-    std::int64_t first = 0;  ///< where in them the block's first key is
-    bool any = false;
-    bool in_place = false;
-
-    /// Rows of float32 are read where they lie.
-    HEED_INLINE DenseRows(const Call& call, const RowTile& tile, Cover pattern, const BiasRows& rows,
-                          const ScoreScratch& scratch) {
-        const bool use_pattern = call.pattern && pattern == Cover::some;
-        any = call.bias.data != nullptr || call.allow.data != nullptr || use_pattern;
-        in_place =
-            any && call.allow.data == nullptr && !use_pattern && call.bias.dtype == DType::f32 && call.bias.column == 1;
-        if (!any) { return; }
-        for (int r = 0; r < tile.lanes * tile.vectors; ++r) {
-            const int n = smaller(r, tile.rows - 1);
-            row[r] = in_place ? reinterpret_cast<const float*>(rows.bias[n])
-                              : scratch.rows + n * round_up(call.tile_keys, 16);
-        }
-    }
-
-    /// Anything else is written to scratch.rows first, a block at a time.
-    template <class Isa>
-    HEED_INLINE void turn_to(const Call& call, const RowTile& tile, const Keys& keys, const KeyBlock& block,
-                             Cover pattern, const ScoreScratch& scratch) {
-        first = in_place ? block.begin : 0;
-        for (int r = 0; any && !in_place && r < tile.rows; ++r) {
-            float* to = scratch.rows + r * round_up(call.tile_keys, 16);
-            dense_row<Isa>(call, tile, r, block.begin, block.count, to);
-            if (call.pattern && pattern == Cover::some) {
-                hide_by_pattern(call, tile, keys, r, block.begin, block.count, block.positions, to);
-            }
-        }
-    }
-};
 
 /// Steps 2 to 4 of one vector of rows, in place.
 template <class Isa, int L, bool Cap, bool Dense, bool Alibi, bool Mask, bool Scale>
@@ -115,7 +78,9 @@ private:
                 const F<L> away = at_ - S::all(static_cast<float>(positions_[j + g]));
                 x[g] -= slope_ * S::max(away, -away);
             }
-            if constexpr (Dense) { x[g] = more[g] != hidden ? more[g] * S::all(1.44269504F) + x[g] : more[g]; }
+            if constexpr (Dense) {
+                x[g] = more[g] != hidden ? more[g] * S::all(std::numbers::log2e_v<float>) + x[g] : more[g];
+            }
             if constexpr (Mask) {
                 const I<L> position = S::all(positions_[j + g]);
                 x[g] = ((position >= low_) & (position <= high_)) ? x[g] : hidden;
@@ -184,77 +149,6 @@ HEED_APART Scored adjust_scores(const Call& call, const RowTile& tile, const Key
     return scored;
 }
 
-/// What most calls with a bias need and nothing else: scores = factor * scores + bias * log2(e) for keys that all rows
-/// see, in place; largest[row] is raised. Returns whether any is hidden.
-template <class Isa, int L>
-HEED_APART bool add_dense(float factor, int vectors, std::int64_t count, const DenseRows& dense, float* scores,
-                          float* largest) {
-    using S = Simd<Isa, L>;
-    const std::int64_t stride = L * vectors;
-    const F<L> hidden = S::all(negative_infinity);
-    bool hides_any = false;
-    for (int n = 0; n < vectors; ++n) {
-        const float* const* rows = dense.row + n * L;
-        F<L> most = S::load(largest + n * L);
-        const auto add = [&]<bool Hides>(float* place, F<L> more) {
-            F<L> x = S::load(place) * S::all(factor);
-            x = !Hides || more != hidden ? more * S::all(1.44269504F) + x : more;
-            S::store(place, x);
-            most = S::max(x, most);
-        };
-        const auto add_each = [&]<bool Hides>(float* place, const F<L>(&more)[L]) {
-            HEED_UNROLL
-            for (int g = 0; g < L; ++g) {
-                if (g % 4 == 0) { asm("" : "+r"(place)); }  // else an address is kept, and spilled, for each key
-                add.template operator()<Hides>(place, more[g]);
-                place += stride;
-            }
-        };
-        std::int64_t j = 0;
-        for (; j + L <= count; j += L) {
-            F<L> more[L];
-            HEED_UNROLL
-            for (int r = 0; r < L; ++r) { more[r] = S::load(rows[r] + dense.first + j); }
-            // As words, -infinity is above all other numbers but some NaN: one look tells whether a square hides any.
-            U<L> top = U<L>(more[0]);
-            HEED_UNROLL
-            for (int r = 1; r < L; ++r) { top = U<L>(more[r]) > top ? U<L>(more[r]) : top; }
-            const bool hides = !S::every(I<L>(top < U<L>(hidden)));
-            hides_any = hides_any || hides;
-            S::transpose(more);
-            float* place = scores + j * stride + n * L;
-            hides ? add_each.template operator()<true>(place, more) : add_each.template operator()<false>(place, more);
-        }
-        for (; j < count; ++j) {
-            float lane[L];
-            for (int r = 0; r < L; ++r) { lane[r] = rows[r][dense.first + j]; }
-            hides_any = hides_any || !S::every(S::load(lane) != hidden);
-            add.template operator()<true>(scores + j * stride + n * L, S::load(lane));
-        }
-        S::store(largest + n * L, most);
-    }
-    return hides_any;
-}
-
-/// Keys of a block that are scored and adjusted together: few enough for their scores to stay in the first-level cache,
-/// a whole number of register tiles of any kind, and of vectors.
-template <class Product>
-constexpr std::int64_t adjusted_keys = 48 * Product::depth_per_lane;
-
-/// What follows the block that is being computed.
-struct NextBias {
-    const BiasRows* rows = nullptr;
-    int count = 0;
-    std::int64_t begin = 0, end = 0;  ///< keys
-
-    /// To ask for the first of them.
-    template <class Product = FloatProduct>
-    HEED_INLINE BiasAhead ahead(const Call& call) const {
-        if (rows == nullptr) { return {}; }
-        return {call, *rows, count, begin, smaller(begin + adjusted_keys<Product>, end)};
-    }
-};
-
 /// Steps 1 to 4 of a tile and a block; largest[row] is raised. While scores are computed, the bias of the next keys is
 /// asked for.
 template <class Isa, class Product, int L>
@@ -268,6 +162,17 @@ Scored score_block(const Call& call, const RowTile& tile, const Keys& keys, cons
     const bool adjusts = dense.any || call.alibi || call.cap > 0;
     const std::int64_t together = adjusts ? adjusted_keys<Product> : block.count;
     const bool only_dense = dense.any && !call.alibi && !(call.cap > 0);
+    if constexpr (Product::depth_per_lane == 2 && L == 16) {
+        if (only_dense && tile.vectors * L == most_rows && block.seen_by_all(tile)) {
+            const NextBias here{&rows, tile.rows, block.begin + together, block_end};
+            BothAhead ahead{here.template ahead<Product>(call), next.template ahead<Product>(call)};
+            dense.turn_to<Isa>(call, tile, keys, block, pattern, scratch);
+            const bool hides =
+                scores_with_bias<Isa, Product>(block, q, depth, call.scale, dense, scratch.scores, largest, ahead);
+            ahead.rest();
+            return {.factor = std::numbers::log2e_v<float>, .partial = hides};
+        }
+    }
     Scored scored{.factor = 1, .partial = false};
     for (std::int64_t from = 0; from < block.count; from += together) {
         const std::int64_t to = smaller(from + together, block.count);

@@ -178,9 +178,8 @@ private:
     /// The sink's share of the softmax: dsink = -sum_i w_sink delta.
     static void add_sinks(const Call& call, const BackwardPlan& plan, std::int64_t b, const RowTile& tile,
                           const Scratch& scratch) {
-        constexpr double log2_e = 1.4426950408889634;
         for (int r = 0; r < tile.rows; ++r) {
-            const double sink = sink_of(call, tile.head[r]) * log2_e;
+            const double sink = sink_of(call, tile.head[r]) * std::numbers::log2e;
             const double share =
                 exp2(sink - static_cast<double>(scratch.lse[r]) - static_cast<double>(scratch.lse_rest[r]));
             plan.sink_parts[(b - plan.first_entry) * call.heads + tile.head[r]] -=

@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <limits>
+#include <numbers>
 
 namespace heed::cpu {
 namespace {
 
-constexpr double log2_e = 1.4426950408889634;
 /// Parts of dq that wait to be summed stay below this, unless one entry alone needs more.
 constexpr std::int64_t wave_floats = std::int64_t{16} << 20;
 
@@ -140,7 +140,7 @@ void row_lses(const Call& c, const RowTile& tile, float* lse, float* rest) {
         for (int r = 0; r < tile.rows; ++r) { exact[r] = number_at(view, tile, r); }
     }
     for (int r = 0; r < most_rows; ++r) {
-        const double x = exact[r] == -infinity ? infinity : exact[r] * log2_e;
+        const double x = exact[r] == -infinity ? infinity : exact[r] * std::numbers::log2e;
         lse[r] = static_cast<float>(x);
         rest[r] = x == infinity ? 0.0F : static_cast<float>(x - static_cast<double>(lse[r]));
     }

@@ -114,10 +114,9 @@ private:
     static void normalise(const Call& call, const RowTile& tile, int row, std::int64_t keys, float largest, float sum,
                           float* out) {
         using S = Simd<Isa, Isa::lanes>;
-        constexpr double log2_e = 1.4426950408889634;
         float top = largest;
         if (call.sinks) {
-            const auto sink = static_cast<float>(sink_of(call, tile.head[row]) * log2_e);
+            const auto sink = static_cast<float>(sink_of(call, tile.head[row]) * std::numbers::log2e);
             top = largest != largest ? largest : larger(largest, sink);
             if (top != negative_infinity) {
                 sum = sum * (largest == negative_infinity ? 0.0F : exp2f(largest - top)) + exp2f(sink - top);

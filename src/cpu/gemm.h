@@ -10,6 +10,27 @@
 
 namespace heed::cpu {
 
+/// How a product of 32-bit lanes is added up: one float, or a pair of bf16.
+struct FloatProduct {
+    static constexpr int depth_per_lane = 1;
+    template <class Isa, int L>
+    static HEED_INLINE F<L> add(F<L> sum, F<L> a, F<L> b) {
+        return sum + a * b;
+    }
+};
+
+#if defined(__AVX512BF16__)
+struct Bf16Product {
+    static constexpr int depth_per_lane = 2;
+    template <class Isa, int L>
+    static HEED_INLINE F<L> add(F<L> sum, F<L> a, F<L> b) {
+        if constexpr (L == 16) { return F<L>(_mm512_dpbf16_ps(__m512(sum), __m512bh(a), __m512bh(b))); }
+        if constexpr (L == 8) { return F<L>(_mm256_dpbf16_ps(__m256(sum), __m256bh(a), __m256bh(b))); }
+        if constexpr (L == 4) { return F<L>(_mm_dpbf16_ps(__m128(sum), __m128bh(a), __m128bh(b))); }
+    }
+};
+#endif
+
 /// How A lies in memory: element (m, k) at m*stride + k, or at m + k*stride.
 enum class Walk { along_row, along_column };
 

@@ -48,14 +48,15 @@ struct Linear {
 
     static HEED_INLINE V phi(FeatureMap feature, V x) {
         switch (feature) {
-            case FeatureMap::elu_plus_one: return x > V{} ? x + S::all(1.0F) : S::exp2(x * S::all(1.44269504F));
+            case FeatureMap::elu_plus_one:
+                return x > V{} ? x + S::all(1.0F) : S::exp2(x * S::all(std::numbers::log2e_v<float>));
             case FeatureMap::relu: return x <= V{} ? V{} : x;  // NaN stays
             default: return x;
         }
     }
     static HEED_INLINE V phi_backward(FeatureMap feature, V x, V dy) {
         switch (feature) {
-            case FeatureMap::elu_plus_one: return x > V{} ? dy : dy * S::exp2(x * S::all(1.44269504F));
+            case FeatureMap::elu_plus_one: return x > V{} ? dy : dy * S::exp2(x * S::all(std::numbers::log2e_v<float>));
             case FeatureMap::relu: return x <= V{} ? V{} : dy;
             default: return dy;
         }

@@ -249,33 +249,34 @@ struct Simd {
                interleave<L / 2>(a, b, std::make_index_sequence<L>{});
     }
 
+#if defined(__AVX512F__)
+    /// A 16 x 16 transpose in two steps: four by four within quarters of a register, then the quarters themselves.
+    static HEED_INLINE void transpose_squares(V& a, V& b, V& c, V& d) {
+        const __m512 ab[2] = {_mm512_unpacklo_ps(__m512(a), __m512(b)), _mm512_unpackhi_ps(__m512(a), __m512(b))};
+        const __m512 cd[2] = {_mm512_unpacklo_ps(__m512(c), __m512(d)), _mm512_unpackhi_ps(__m512(c), __m512(d))};
+        a = V(_mm512_shuffle_ps(ab[0], cd[0], 0x44));
+        b = V(_mm512_shuffle_ps(ab[0], cd[0], 0xEE));
+        c = V(_mm512_shuffle_ps(ab[1], cd[1], 0x44));
+        d = V(_mm512_shuffle_ps(ab[1], cd[1], 0xEE));
+    }
+    static HEED_INLINE void transpose_quarters(V& a, V& b, V& c, V& d) {
+        const __m512 ab[2] = {quarters<0x44>(a, b), quarters<0xEE>(a, b)};
+        const __m512 cd[2] = {quarters<0x44>(c, d), quarters<0xEE>(c, d)};
+        a = V(quarters<0x88>(ab[0], cd[0]));
+        b = V(quarters<0xDD>(ab[0], cd[0]));
+        c = V(quarters<0x88>(ab[1], cd[1]));
+        d = V(quarters<0xDD>(ab[1], cd[1]));
+    }
+#endif
+
     /// Rows become columns: L vectors of L lanes, in place.
     static HEED_INLINE void transpose(V (&x)[L]) {
 #if defined(__AVX512F__)
-        if constexpr (L == 16) {  // squares of four within quarters of a register, then the quarters: half the time
-            __m512 y[16];
+        if constexpr (L == 16) {  // half the time of the perfect shuffles below
             HEED_UNROLL
-            for (int n = 0; n < 16; n += 4) {
-                const __m512 a = _mm512_unpacklo_ps(__m512(x[n]), __m512(x[n + 1]));
-                const __m512 b = _mm512_unpackhi_ps(__m512(x[n]), __m512(x[n + 1]));
-                const __m512 c = _mm512_unpacklo_ps(__m512(x[n + 2]), __m512(x[n + 3]));
-                const __m512 d = _mm512_unpackhi_ps(__m512(x[n + 2]), __m512(x[n + 3]));
-                y[n] = _mm512_shuffle_ps(a, c, 0x44);
-                y[n + 1] = _mm512_shuffle_ps(a, c, 0xEE);
-                y[n + 2] = _mm512_shuffle_ps(b, d, 0x44);
-                y[n + 3] = _mm512_shuffle_ps(b, d, 0xEE);
-            }
+            for (int n = 0; n < 16; n += 4) { transpose_squares(x[n], x[n + 1], x[n + 2], x[n + 3]); }
             HEED_UNROLL
-            for (int n = 0; n < 4; ++n) {
-                const __m512 a = _mm512_shuffle_f32x4(y[n], y[n + 4], 0x44);
-                const __m512 b = _mm512_shuffle_f32x4(y[n + 8], y[n + 12], 0x44);
-                const __m512 c = _mm512_shuffle_f32x4(y[n], y[n + 4], 0xEE);
-                const __m512 d = _mm512_shuffle_f32x4(y[n + 8], y[n + 12], 0xEE);
-                x[n] = V(_mm512_shuffle_f32x4(a, b, 0x88));
-                x[n + 4] = V(_mm512_shuffle_f32x4(a, b, 0xDD));
-                x[n + 8] = V(_mm512_shuffle_f32x4(c, d, 0x88));
-                x[n + 12] = V(_mm512_shuffle_f32x4(c, d, 0xDD));
-            }
+            for (int n = 0; n < 4; ++n) { transpose_quarters(x[n], x[n + 4], x[n + 8], x[n + 12]); }
             return;
         }
 #endif
@@ -317,6 +318,12 @@ struct Simd {
     }
 
 private:
+#if defined(__AVX512F__)
+    template <int Which>
+    static HEED_INLINE __m512 quarters(auto a, auto b) {
+        return _mm512_shuffle_f32x4(__m512(a), __m512(b), Which);
+    }
+#endif
     template <class Vector, class T, std::size_t... Lane>
     static HEED_INLINE Vector all_of(T x, std::index_sequence<Lane...>) {
         return Vector{(static_cast<void>(Lane), x)...};
@@ -375,26 +382,5 @@ HEED_INLINE F<L> sums_of(F<L> (&x)[L]) {
     }
     return y[0];
 }
-
-/// How a product of 32-bit lanes is added up: one float, or a pair of bf16.
-struct FloatProduct {
-    static constexpr int depth_per_lane = 1;
-    template <class Isa, int L>
-    static HEED_INLINE F<L> add(F<L> sum, F<L> a, F<L> b) {
-        return sum + a * b;
-    }
-};
-
-#if defined(__AVX512BF16__)
-struct Bf16Product {
-    static constexpr int depth_per_lane = 2;
-    template <class Isa, int L>
-    static HEED_INLINE F<L> add(F<L> sum, F<L> a, F<L> b) {
-        if constexpr (L == 16) { return F<L>(_mm512_dpbf16_ps(__m512(sum), __m512bh(a), __m512bh(b))); }
-        if constexpr (L == 8) { return F<L>(_mm256_dpbf16_ps(__m256(sum), __m256bh(a), __m256bh(b))); }
-        if constexpr (L == 4) { return F<L>(_mm_dpbf16_ps(__m128(sum), __m128bh(a), __m128bh(b))); }
-    }
-};
-#endif
 
 }  // namespace heed::cpu
