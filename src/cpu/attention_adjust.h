@@ -79,7 +79,9 @@ private:
                 x[g] -= slope_ * S::max(away, -away);
             }
             if constexpr (Dense) {
-                x[g] = more[g] != hidden ? more[g] * S::all(std::numbers::log2e_v<float>) + x[g] : more[g];
+                x[g] = more[g] != hidden
+                           ? S::max(S::all(least_bias), more[g]) * S::all(std::numbers::log2e_v<float>) + x[g]
+                           : more[g];
             }
             if constexpr (Mask) {
                 const I<L> position = S::all(positions_[j + g]);

@@ -140,7 +140,9 @@ void row_lses(const Call& c, const RowTile& tile, float* lse, float* rest) {
         for (int r = 0; r < tile.rows; ++r) { exact[r] = number_at(view, tile, r); }
     }
     for (int r = 0; r < most_rows; ++r) {
-        const double x = exact[r] == -infinity ? infinity : exact[r] * std::numbers::log2e;
+        const double x = exact[r] == -infinity
+                             ? infinity
+                             : std::max(exact[r] * std::numbers::log2e, static_cast<double>(least_score));
         lse[r] = static_cast<float>(x);
         rest[r] = x == infinity ? 0.0F : static_cast<float>(x - static_cast<double>(lse[r]));
     }

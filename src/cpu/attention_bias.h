@@ -100,7 +100,14 @@ void dense_row(const Call& call, const RowTile& tile, int r, std::int64_t begin,
     const Tensor4& bias = call.bias;
     const Tensor4& allow = call.allow;
     if (bias.data != nullptr) {
-        load_row<Isa>(bias.dtype, pair_row(bias, tile, r, begin), bias.column, count, to);
+        const char* from = pair_row(bias, tile, r, begin);
+        load_row<Isa>(bias.dtype, from, bias.column, count, to);
+        if (bias.dtype == DType::f64) {  // the lowest of them is no float
+            const auto* numbers = reinterpret_cast<const double*>(from);
+            for (std::int64_t n = 0; n < count; ++n) {
+                if (numbers[n * bias.column] > -__builtin_inf()) { to[n] = larger(to[n], least_bias); }
+            }
+        }
     } else {
         for (std::int64_t n = 0; n < count; ++n) { to[n] = 0; }
     }
@@ -172,7 +179,12 @@ HEED_APART bool add_dense(float factor, int vectors, std::int64_t count, const D
         F<L> most = S::load(largest + n * L);
         const auto add = [&]<bool Hides>(float* place, F<L> more) {
             F<L> x = S::load(place) * S::all(factor);
-            x = !Hides || more != hidden ? more * S::all(std::numbers::log2e_v<float>) + x : more;
+            if constexpr (Hides) {
+                const F<L> least = S::max(S::all(least_bias), more);
+                x = more != hidden ? least * S::all(std::numbers::log2e_v<float>) + x : more;
+            } else {
+                x = more * S::all(std::numbers::log2e_v<float>) + x;
+            }
             S::store(place, x);
             most = S::max(x, most);
         };
@@ -189,11 +201,12 @@ HEED_APART bool add_dense(float factor, int vectors, std::int64_t count, const D
             F<L> more[L];
             HEED_UNROLL
             for (int r = 0; r < L; ++r) { more[r] = S::load(rows[r] + dense.first + j); }
-            // As words, -infinity is above all other numbers but some NaN: one look tells whether a square hides any.
+            // As words, -infinity and the lowest numbers are above all others but some NaN: one look tells whether a
+            // square has any.
             U<L> top = U<L>(more[0]);
             HEED_UNROLL
             for (int r = 1; r < L; ++r) { top = U<L>(more[r]) > top ? U<L>(more[r]) : top; }
-            const bool hides = !S::every(I<L>(top < U<L>(hidden)));
+            const bool hides = !S::every(I<L>(top < U<L>(S::all(least_bias))));
             hides_any = hides_any || hides;
             S::transpose(more);
             float* place = scores + j * stride + n * L;
@@ -245,7 +258,7 @@ HEED_APART bool scores_with_bias(const KeyBlock& block, const float* q, std::int
             F<L> largest_here = S::load(most + n * L);
             HEED_UNROLL
             for (int m = 0; m < keys; ++m) {
-                const F<L> x = sum[m][n] * S::all(scale) + more[m];
+                const F<L> x = sum[m][n] * S::all(scale) + (Hides ? S::max(S::all(least_bias), more[m]) : more[m]);
                 const F<L> seen = !Hides || more[m] != hidden ? x : hidden;
                 largest_here = S::max(seen, largest_here);
                 S::store(to + m * 4 * stride + n * L, seen);
@@ -259,7 +272,7 @@ HEED_APART bool scores_with_bias(const KeyBlock& block, const float* q, std::int
         for (int four = 0; four < most_rows / 4; ++four) { turn(0, four, turned[0]); }
     }
     for (int now = 0; j + L <= block.count; j += L, now = 1 - now) {
-        const bool hides = !S::every(I<L>(top < U<L>(hidden)));
+        const bool hides = !S::every(I<L>(top < U<L>(S::all(least_bias))));
         hides_any = hides_any || hides;
         top = U<L>{};
         const std::int64_t next =
@@ -291,7 +304,7 @@ HEED_APART bool scores_with_bias(const KeyBlock& block, const float* q, std::int
             const F<L> more = S::load(lane);
             hides_any = hides_any || !S::every(more != hidden);
             float* place = scores + j * stride + n * L;
-            const F<L> x = more != hidden ? S::load(place) * S::all(scale) + more : hidden;
+            const F<L> x = more != hidden ? S::load(place) * S::all(scale) + S::max(S::all(least_bias), more) : hidden;
             S::store(place, x);
             S::store(most + n * L, S::max(x, S::load(most + n * L)));
         }

@@ -5,6 +5,8 @@
 #include "base/attention_problem.h"
 #include "base/pool.h"
 
+#include <numbers>
+
 namespace heed::cpu {
 
 /// A tensor [b, h, row, column] as plain data; strides in elements, 0 along repeated axes.
@@ -25,6 +27,12 @@ constexpr std::int64_t pattern_keys = 64;  ///< a pattern is followed in squares
 constexpr int most_runs = most_tile_keys / pattern_keys;
 constexpr std::int64_t pattern_blocks = 8;  ///< blocks of keys that a pattern is asked about at a time
 constexpr std::int64_t pattern_step = 16;   ///< what a square hides from all rows is left out in multiples of this
+
+/// A lower bias, but for -infinity, counts as this one, which is still a number in powers of two: rows that see nothing
+/// but the lowest float, as masks of some libraries have it, see all of it alike. Its product with log2(e) is exact, so
+/// that a fused multiply-add takes nothing but 0 off it.
+constexpr float least_bias = -0x1p127F;
+constexpr float least_score = least_bias * std::numbers::log2e_v<float>;
 
 /// Up to 64 query rows that share a key/value head. Lanes past `rows` repeat the last row.
 struct RowTile {

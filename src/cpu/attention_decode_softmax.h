@@ -142,7 +142,7 @@ struct DecodeSoftmax {
         }
         if (block.dense) {
             const F<L> more = S::load(stream.scratch.add + r * block_keys + at);
-            x = more == hidden ? hidden : x + more * S::all(std::numbers::log2e_v<float>);
+            x = more == hidden ? hidden : x + S::max(S::all(least_bias), more) * S::all(std::numbers::log2e_v<float>);
         }
         if (block.mask) {
             const auto visible = (position >= S::all(tile.low[r])) & (position <= S::all(tile.high[r]));

@@ -128,7 +128,10 @@ private:
             total = weight * total + exp2f(sink - top);
         }
         if (top == negative_infinity && total == 0) { return {0.0F, -__builtin_inf()}; }
-        return {call.kept * weight / total, top * ln_2 + static_cast<double>(logf(total))};
+        // Of lowest floats alone lse is the lowest float, whatever least_bias made of them.
+        const bool least = top <= 0.999F * least_score && top > negative_infinity && total == total;
+        return {call.kept * weight / total,
+                least ? -static_cast<double>(__FLT_MAX__) : top * ln_2 + static_cast<double>(logf(total))};
     }
 };
 

@@ -3,8 +3,6 @@
 
 #include <heed/dtype.h>
 
-#include <numbers>
-
 /// Rows of any float type and stride to and from contiguous float32, and to pairs of bf16.
 
 namespace heed::cpu {

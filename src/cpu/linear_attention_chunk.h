@@ -2,6 +2,8 @@
 #include "cpu/gemm.h"
 #include "cpu/linear_attention_scratch.h"
 
+#include <numbers>
+
 /// One chunk of linear attention as products of tiles. Rows i and j count from the start of a chunk of m tokens; S is
 /// the state before it.
 ///
