@@ -75,7 +75,8 @@ struct AttentionOptions {
     View allow{};
     /// Composable, sparse: tiles it rules out cost nothing.
     Pattern pattern{};
-    /// Any float type, each axis of [B,H,T,S] or 1. -infinity hides.
+    /// Any float type, each axis of [B,H,T,S] or 1. -infinity hides; the lowest number does not: a row that has nothing
+    /// else sees all of it alike.
     View bias{};
     /// [H] or [B,H], f32 or f64: x -= slope * |p_i - p_j|.
     View alibi_slopes{};

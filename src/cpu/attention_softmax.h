@@ -70,77 +70,104 @@ void weigh(const RowTile& tile, const KeyBlock& block, const Scored& scored, boo
 
 /// The keys of Philox's rounds. From memory they cost nothing, where a vector made of each anew would.
 struct PhiloxKeys {
-    std::uint32_t round[10][2];
+    static constexpr int rounds = 10;
+    static constexpr std::uint32_t factor[2] = {0xD2511F53U, 0xCD9E8D57U};
+    std::uint32_t round[rounds][2];
 
     explicit HEED_INLINE PhiloxKeys(std::uint64_t seed) {
-        for (std::uint32_t n = 0; n < 10; ++n) {
+        for (std::uint32_t n = 0; n < rounds; ++n) {
             round[n][0] = static_cast<std::uint32_t>(seed) + n * 0x9E3779B9U;
             round[n][1] = static_cast<std::uint32_t>(seed >> 32) + n * 0xBB67AE85U;
         }
     }
 };
 
-/// The dropout words of key group `quad` (keys 4*quad .. 4*quad+3) for L rows: Philox4x32-10.
+/// The dropout words of L rows: Philox4x32-10 of (quad, row, plane, offset). Of its first two rounds one part depends
+/// on the rows alone and is computed once, the other on the group of keys alone and needs no vectors: eight are left.
 template <class Isa, int L>
-HEED_INLINE void dropout_words(const PhiloxKeys& keys, std::uint32_t offset, U<L> plane, U<L> row, std::uint32_t quad,
-                               U<L> (&word)[4]) {
-    using S = Simd<Isa, L>;
-#if defined(__AVX512F__)
-    if constexpr (L == 16) {
-        // Words of even and of odd rows in the lower halves of wide lanes, rubbish in the upper halves: a wide product
-        // is one instruction there, and nothing has to be put together until the end.
-        const auto all = [](std::uint32_t x) { return _mm512_set1_epi32(static_cast<int>(x)); };
-        __m512i half[2][4] = {{all(quad), __m512i(row), __m512i(plane), all(offset)}, {all(quad), {}, {}, all(offset)}};
-        half[1][1] = _mm512_srli_epi64(__m512i(row), 32);
-        half[1][2] = _mm512_srli_epi64(__m512i(plane), 32);
+class DropoutWords {
+public:
+    HEED_INLINE DropoutWords(const PhiloxKeys& keys, std::uint32_t offset, U<L> plane, U<L> row)
+        : keys_(keys), offset_(offset) {
+        for (int h = 0; h < parts; ++h) {
+            U<L> high, low;
+            multiply(part_of(plane, h), 1, high, low);
+            plane_low_[h] = low;
+            multiply(high ^ part_of(row, h) ^ S::all(keys_.round[0][0]), 0, row_high_[h], row_low_[h]);
+        }
+    }
+
+    /// Of keys 4*quad .. 4*quad+3.
+    HEED_INLINE void of(std::uint32_t quad, U<L> (&word)[4]) const {
+        const std::uint64_t first = std::uint64_t{PhiloxKeys::factor[0]} * quad;
+        const std::uint32_t mixed = static_cast<std::uint32_t>(first >> 32) ^ offset_ ^ keys_.round[0][1];
+        const std::uint64_t second = std::uint64_t{PhiloxKeys::factor[1]} * mixed;
+        U<L> x[parts][4];
         HEED_UNROLL
-        for (int round = 0; round < 10; ++round) {
+        for (int h = 0; h < parts; ++h) {
+            x[h][0] = plane_low_[h] ^ S::all(static_cast<std::uint32_t>(second >> 32) ^ keys_.round[1][0]);
+            x[h][1] = S::all(static_cast<std::uint32_t>(second));
+            x[h][2] = row_high_[h] ^ S::all(static_cast<std::uint32_t>(first) ^ keys_.round[1][1]);
+            x[h][3] = row_low_[h];
+        }
+        HEED_UNROLL
+        for (int round = 2; round < PhiloxKeys::rounds; ++round) {
             HEED_UNROLL
-            for (int h = 0; h < 2; ++h) {
-                __m512i(&x)[4] = half[h];
-                const __m512i product0 = _mm512_mul_epu32(x[0], all(0xD2511F53U));
-                const __m512i product1 = _mm512_mul_epu32(x[2], all(0xCD9E8D57U));
-                x[0] =
-                    _mm512_ternarylogic_epi32(_mm512_srli_epi64(product1, 32), x[1], all(keys.round[round][0]), 0x96);
-                x[1] = product1;
-                x[2] =
-                    _mm512_ternarylogic_epi32(_mm512_srli_epi64(product0, 32), x[3], all(keys.round[round][1]), 0x96);
-                x[3] = product0;
+            for (int h = 0; h < parts; ++h) {
+                U<L> high[2], low[2];
+                multiply(x[h][0], 0, high[0], low[0]);
+                multiply(x[h][2], 1, high[1], low[1]);
+                x[h][0] = high[1] ^ x[h][1] ^ S::all(keys_.round[round][0]);
+                x[h][1] = low[1];
+                x[h][2] = high[0] ^ x[h][3] ^ S::all(keys_.round[round][1]);
+                x[h][3] = low[0];
             }
         }
         HEED_UNROLL
         for (int c = 0; c < 4; ++c) {
-            word[c] = U<L>(_mm512_mask_shuffle_epi32(half[0][c], 0xAAAA, half[1][c], _MM_PERM_CCAA));
+            if constexpr (parts == 2) {
+                word[c] = S::words_of_halves(x[0][c], x[1][c]);
+            } else {
+                word[c] = x[0][c];
+            }
         }
-        return;
     }
-#endif
-    word[0] = S::all(quad);
-    word[1] = row;
-    word[2] = plane;
-    word[3] = S::all(offset);
-    HEED_UNROLL
-    for (int round = 0; round < 10; ++round) {
-        U<L> high0, low0, high1, low1;
-        S::multiply_wide(word[0], 0xD2511F53U, high0, low0);
-        S::multiply_wide(word[2], 0xCD9E8D57U, high1, low1);
-        word[0] = high1 ^ word[1] ^ S::all(keys.round[round][0]);
-        word[1] = low1;
-        word[2] = high0 ^ word[3] ^ S::all(keys.round[round][1]);
-        word[3] = low0;
+
+private:
+    using S = Simd<Isa, L>;
+
+    /// Where a wide product is one instruction, words of even and of odd rows are in the lower halves of wide lanes,
+    /// rubbish in the upper halves: nothing has to be put together until the end.
+    static constexpr int parts = S::has_wide_lanes ? 2 : 1;
+
+    static HEED_INLINE U<L> part_of(U<L> x, int h) {
+        if constexpr (parts == 2) { return h == 0 ? x : S::upper_words(x); }
+        return x;
     }
-}
+    static HEED_INLINE void multiply(U<L> x, int which, U<L>& high, U<L>& low) {
+        if constexpr (parts == 2) {
+            low = S::multiply_lower_words(x, PhiloxKeys::factor[which]);
+            high = S::upper_words(low);
+        } else {
+            S::multiply_wide(x, PhiloxKeys::factor[which], high, low);
+        }
+    }
+
+    const PhiloxKeys& keys_;
+    std::uint32_t offset_;
+    U<L> plane_low_[parts], row_high_[parts], row_low_[parts];
+};
 
 /// Calls visit(quad, word) for the groups of four keys of [begin, end), with the words of vector n's rows.
 template <class Isa, int L, class Visit>
 HEED_INLINE void for_each_quad(const Call& call, const PhiloxKeys& philox, const RowTile& tile, int n,
                                std::int64_t begin, std::int64_t end, Visit visit) {
-    const auto row = U<L>(Simd<Isa, L>::load(tile.index + n * L));
     U<L> plane;
     __builtin_memcpy(&plane, tile.plane + n * L, sizeof(plane));
+    const DropoutWords<Isa, L> words(philox, call.drop_offset, plane, U<L>(Simd<Isa, L>::load(tile.index + n * L)));
     for (std::int64_t quad = begin / 4; quad * 4 < end; ++quad) {
         U<L> word[4];
-        dropout_words<Isa, L>(philox, call.drop_offset, plane, row, static_cast<std::uint32_t>(quad), word);
+        words.of(static_cast<std::uint32_t>(quad), word);
         visit(quad, word);
     }
 }

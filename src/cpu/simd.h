@@ -215,18 +215,23 @@ struct Simd {
         return both != 0;
     }
 
+#if defined(__AVX512F__)
+    /// Words in the lower halves of wide lanes, whatever is in the upper halves.
+    static constexpr bool has_wide_lanes = L == 16;
+    static HEED_INLINE Word upper_words(Word x) { return Word(_mm512_srli_epi64(__m512i(x), 32)); }
+    static HEED_INLINE Word multiply_lower_words(Word x, std::uint32_t factor) {
+        return Word(_mm512_mul_epu32(__m512i(x), _mm512_set1_epi32(static_cast<int>(factor))));
+    }
+    /// The lower words of a in the even lanes, those of b in the odd ones.
+    static HEED_INLINE Word words_of_halves(Word a, Word b) {
+        return Word(_mm512_mask_shuffle_epi32(__m512i(a), 0xAAAA, __m512i(b), _MM_PERM_CCAA));
+    }
+#else
+    static constexpr bool has_wide_lanes = false;
+#endif
+
     /// The upper and lower words of a * b for a constant b.
     static HEED_INLINE void multiply_wide(Word a, std::uint32_t b, Word& high, Word& low) {
-#if defined(__AVX512F__)
-        if constexpr (L == 16) {
-            const __m512i factor = _mm512_set1_epi32(static_cast<int>(b));
-            const __m512i even = _mm512_mul_epu32(__m512i(a), factor);
-            const __m512i odd = _mm512_mul_epu32(_mm512_srli_epi64(__m512i(a), 32), factor);
-            high = Word(_mm512_mask_blend_epi32(0xAAAA, _mm512_srli_epi64(even, 32), odd));
-            low = a * all(b);
-            return;
-        }
-#endif
 #if defined(__AVX2__)
         if constexpr (L == 8) {
             const __m256i factor = _mm256_set1_epi32(static_cast<int>(b));
