@@ -75,6 +75,13 @@ public:
         }
     }
 
+    /// Of a row's largest score, in powers of two, and the sum of its weights.
+    static double lse_of(float largest, float sum) {
+        constexpr double ln_2 = 0.69314718055994531;
+        if (largest == negative_infinity && sum == 0) { return -__builtin_inf(); }
+        return largest * ln_2 + static_cast<double>(logf(sum));
+    }
+
     /// Merges the parts of one tile, in order, and writes its output.
     static void merge(const Call& call, const RowTile& tile, const Partial* parts, std::int64_t count,
                       std::int64_t value_stride) {
@@ -127,8 +134,8 @@ private:
             weight = largest == negative_infinity ? 0.0F : exp2f(largest - top);
             total = weight * total + exp2f(sink - top);
         }
-        if (top == negative_infinity && total == 0) { return {0.0F, -__builtin_inf()}; }
-        return {call.kept * weight / total, top * ln_2 + static_cast<double>(logf(total))};
+        const bool nothing = top == negative_infinity && total == 0;
+        return {nothing ? 0.0F : call.kept * weight / total, lse_of(top, total)};
     }
 };
 
