@@ -3,7 +3,7 @@
 #include "cpu/attention_pack.h"
 
 /// Short sequences of float32 with nothing but a scale: each head is one tile of rows and one block of keys. All rows
-/// see all keys, so nothing need be written down of each, which would take a tenth of the time at T = 20: heads are
+/// see all keys, so nothing need be written down of each, which would take a seventh of the time at T = 20: heads are
 /// computed one after the other from their addresses alone. The same bits as Forward's.
 
 namespace heed::cpu {

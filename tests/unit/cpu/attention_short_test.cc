@@ -129,7 +129,7 @@ TEST(ShortHeads, PassOnWhatIsNotFinite) {
 
 /// More than the nearer caches hold: heads ask for those that come next.
 TEST(ShortHeads, FromMemoryHaveTheBitsOfTiles) {
-    const Sizes s{96, 8, 8, 20, 20, 64, 64};
+    const Sizes s{128, 8, 8, 20, 20, 64, 64};
     compare(s, random_rows(s, 8, 20, 64, 1), random_rows(s, 8, 20, 64, 2), random_rows(s, 8, 20, 64, 3), false);
 }
 
