@@ -270,12 +270,13 @@ std::int64_t ForwardPlan::entry_of_merge(std::int64_t batch, std::int64_t merge)
 
 double sink_of(const Call& c, std::int64_t head) { return c.problem->sink(head); }
 
-void put_lse(const Call& c, const RowTile& tile, int row, double lse) {
+void put_lse(const Call& c, std::int64_t batch, std::int64_t head, std::int64_t row, double lse) {
     const MutableView& view = c.problem->lse;
-    write_number(view.dtype(), view.data(),
-                 tile.batch * view.stride(0) + tile.head[row] * view.stride(1) +
-                     (tile.query_begin + tile.index[row]) * view.stride(2),
-                 lse);
+    write_number(view.dtype(), view.data(), batch * view.stride(0) + head * view.stride(1) + row * view.stride(2), lse);
+}
+
+void put_lse(const Call& c, const RowTile& tile, int row, double lse) {
+    put_lse(c, tile.batch, tile.head[row], tile.query_begin + tile.index[row], lse);
 }
 
 void clear_all_rows(const Call& c) {

@@ -147,6 +147,8 @@ Sequence sequence_of(const Call& call, std::int64_t b);
 Call make_call(const AttentionProblem& problem);
 Keys keys_of(const Call& call, const Sequence& s);
 Split split_forward(const Call& call, const Sequence& s);
+/// Lanes that waste least for so many rows: a vector half as wide where the rows fill no more of the full one.
+int lanes_for(int rows, int widest);
 /// Tile number t of key/value head g of entry b.
 void fill_rows(const Call& call, const Sequence& s, const Keys& keys, const Split& split, std::int64_t b,
                std::int64_t g, std::int64_t t, int widest_lanes, RowTile& tile);
@@ -183,6 +185,8 @@ void pattern_row(const Call& call, const RowTile& tile, const Keys& keys, int ro
                  std::int64_t count, const std::int32_t* positions, std::uint8_t* allowed);
 
 double sink_of(const Call& call, std::int64_t head);
+/// lse of a row of entry `batch`, counted along T; of row number `row` of a tile.
+void put_lse(const Call& call, std::int64_t batch, std::int64_t head, std::int64_t row, double lse);
 void put_lse(const Call& call, const RowTile& tile, int row, double lse);
 /// Output 0 and lse of nothing for rows that are past their length.
 void clear_all_rows(const Call& call);

@@ -75,6 +75,15 @@ public:
         }
     }
 
+    /// Of a row's largest score, in powers of two, and the sum of its weights.
+    static double lse_of(float largest, float sum) {
+        constexpr double ln_2 = 0.69314718055994531;
+        if (largest == negative_infinity && sum == 0) { return -__builtin_inf(); }
+        // Of lowest floats alone it is the lowest float, whatever least_bias made of them.
+        const bool least = largest <= 0.999F * least_score && largest > negative_infinity && sum == sum;
+        return least ? -static_cast<double>(__FLT_MAX__) : largest * ln_2 + static_cast<double>(logf(sum));
+    }
+
     /// Merges the parts of one tile, in order, and writes its output.
     static void merge(const Call& call, const RowTile& tile, const Partial* parts, std::int64_t count,
                       std::int64_t value_stride) {
@@ -127,11 +136,8 @@ private:
             weight = largest == negative_infinity ? 0.0F : exp2f(largest - top);
             total = weight * total + exp2f(sink - top);
         }
-        if (top == negative_infinity && total == 0) { return {0.0F, -__builtin_inf()}; }
-        // Of lowest floats alone lse is the lowest float, whatever least_bias made of them.
-        const bool least = top <= 0.999F * least_score && top > negative_infinity && total == total;
-        return {call.kept * weight / total,
-                least ? -static_cast<double>(__FLT_MAX__) : top * ln_2 + static_cast<double>(logf(total))};
+        const bool nothing = top == negative_infinity && total == 0;
+        return {nothing ? 0.0F : call.kept * weight / total, lse_of(top, total)};
     }
 };
 

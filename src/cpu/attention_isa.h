@@ -2,6 +2,7 @@
 #include "cpu/attention_backward.h"
 #include "cpu/attention_decode.h"
 #include "cpu/attention_forward.h"
+#include "cpu/attention_short.h"
 #include "cpu/attention_weights.h"
 #include "cpu/isa/tables.h"
 
@@ -9,12 +10,34 @@
 
 namespace heed::cpu {
 
+/// Short plain sequences: whole heads, several in a row for whoever claims them, as a claim waits for the other
+/// threads'.
+template <class Isa>
+bool forward_short(detail::Pool& pool, const Call& call, const ForwardPlan& plan) {
+    if (plan.tasks_per_entry == 0) { return false; }  // entries of several sizes
+    const Sequence s = sequence_of(call, 0);
+    if (Decode<Isa>::takes(call, plan.split) || !ShortHeads<Isa>::takes(call, plan.split, s)) { return false; }
+    const ShortHeads<Isa> kernel(call, s);
+    const bool far = has_far_heads(call);
+    const std::int64_t heads = call.batch * call.heads;
+    const std::int64_t at_once = larger<std::int64_t>(1, smaller<std::int64_t>(heads / (32 * pool.threads()), 8));
+    detail::parallel(pool, (heads + at_once - 1) / at_once, plan.effort, [&](std::int64_t claim, int worker) {
+        const std::int64_t first = claim * at_once;
+        kernel.heads(first, smaller(at_once, heads - first), far, first + pool.threads() * at_once,
+                     kernel.scratch(pool.scratch(worker)));
+    });
+    return true;
+}
+
 template <class Isa, class Product>
 void forward_with(detail::Pool& pool, const Call& call) {
     using Kernel = Forward<Isa, Product>;
     using Scratch = ForwardScratch<Isa, Product>;
     const Sizes<Isa, Product> z(call);
     const ForwardPlan plan = plan_forward(call, pool, z.value_stride);
+    if constexpr (Product::depth_per_lane == 1) {
+        if (forward_short<Isa>(pool, call, plan)) { return; }
+    }
     const bool far_heads = has_far_heads(call);
     const auto partial_of = [&](std::int64_t b, const Split& split, std::int64_t g, std::int64_t tile,
                                 std::int64_t part) {
@@ -48,6 +71,15 @@ void forward_with(detail::Pool& pool, const Call& call) {
             Decode<Isa>::task(call, s, split, b, g, key_begin, key_end, scratch,
                               split.key_parts == 1 ? nullptr : &partial);
             return;
+        }
+        if constexpr (Product::depth_per_lane == 1) {
+            if (ShortHeads<Isa>::takes(call, split, s)) {
+                const ShortHeads<Isa> kernel(call, s);
+                const std::int64_t head = b * call.heads + g * call.group;
+                kernel.heads(head, call.group, far_heads, head + pool.threads() * call.group,
+                             kernel.scratch(pool.scratch(worker)));
+                return;
+            }
         }
         Scratch scratch;
         const std::size_t bytes = Scratch::layout(call, split.tiles_per_task, nullptr, nullptr);

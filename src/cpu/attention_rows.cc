@@ -6,19 +6,19 @@
 #include <numbers>
 
 namespace heed::cpu {
-namespace {
 
-std::int32_t narrow(std::int64_t x) {
-    return static_cast<std::int32_t>(std::clamp<std::int64_t>(x, -2 * farthest + 2, 2 * farthest - 2));
-}
-
-/// Lanes that waste least: a vector half as wide where the rows fill no more of the full one.
 int lanes_for(int rows, int widest) {
     const auto padded = [rows](int lanes) { return (rows + lanes - 1) / lanes * lanes; };
     int lanes = widest;
     while (lanes > 8 && rows <= 2 * widest && padded(lanes / 2) < padded(lanes)) { lanes /= 2; }
     while (lanes > 4 && rows <= lanes / 2) { lanes /= 2; }
     return lanes;
+}
+
+namespace {
+
+std::int32_t narrow(std::int64_t x) {
+    return static_cast<std::int32_t>(std::clamp<std::int64_t>(x, -2 * farthest + 2, 2 * farthest - 2));
 }
 
 /// What all rows of a head have in common.
