@@ -72,8 +72,8 @@ public:
     }
     HEED_INLINE void add_run(const char* first, std::int64_t step, std::int64_t bytes, std::int64_t rows) {
         runs_[count_++] = {first, step, bytes, rows};
-        // Where a page lies takes hundreds of cycles to look up, in which the products soon stand still; several pages
-        // at once take no longer than one. So one line of each is asked for here.
+        // The first line of a page that was not met lately costs hundreds of cycles, in which the products soon stand
+        // still; asked for together, the pages share that. So one line of each is asked for here.
         constexpr std::int64_t page = 4096;
         const std::int64_t size = step * (rows - 1) + bytes;
         for (std::int64_t at = 0; at < size; at += larger(page, step)) { __builtin_prefetch(first + at, 0, 2); }
