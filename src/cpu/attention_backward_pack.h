@@ -240,16 +240,22 @@ HEED_INLINE RowVectors pack_row_forms(const Tensor4& from, const RowTile& tile, 
     // Pairs are read as words. Rows that share cache sets are copied first: transposing jumps from one to the other.
     bool direct = pairs && from.dtype == DType::bf16 && from.column == 1 && size % 2 == 0 &&
                   lies_well(size * from.element_size, from.row * from.element_size);
-    for (int r = 0; direct && r < tile.rows; ++r) {
-        direct = reinterpret_cast<std::uintptr_t>(row_address(from, tile, r)) % 4 == 0;
+    const char* place[most_rows];
+    std::uintptr_t all_bits = 0;
+    for (int r = 0; r < tile.rows; ++r) {
+        place[r] = row_address(from, tile, r);
+        all_bits |= reinterpret_cast<std::uintptr_t>(place[r]);
     }
+    direct = direct && all_bits % 4 == 0;
     float* own = pairs ? staging : copy;
     for (int r = 0; r < tile.rows && !in_place && !direct; ++r) {
         float* row = own + r * row_stride;
+        const char* at = place[r];
+        place[r] = reinterpret_cast<const char*>(row);
         if (pairs && from.dtype == DType::bf16) {
-            copy_pairs<Isa>(row_address(from, tile, r), from.column, size, row);
+            copy_pairs<Isa>(at, from.column, size, row);
         } else {
-            load_row<Isa>(from.dtype, row_address(from, tile, r), from.column, size, row);
+            load_row<Isa>(from.dtype, at, from.column, size, row);
             if constexpr (pairs) {  // float rows next to bf16 ones: rounded, like the weights they meet
                 auto* words = reinterpret_cast<std::uint16_t*>(row);
                 for (std::int64_t c = 0; c < size; ++c) { words[c] = narrow_bf16(row[c]); }
@@ -259,15 +265,11 @@ HEED_INLINE RowVectors pack_row_forms(const Tensor4& from, const RowTile& tile, 
             }
         }
     }
-    const auto source = [&](std::int64_t r) {
-        if (direct) { return reinterpret_cast<const float*>(row_address(from, tile, r)); }
-        return in_place ? rows.data + r * rows.stride : own + r * row_stride;
-    };
+    const auto source = [&](std::int64_t r) { return reinterpret_cast<const float*>(place[r]); };
     if constexpr (pairs) {
         for (int r = 0; copy != nullptr && r < tile.rows; r += 2) {
-            const auto* a = reinterpret_cast<const char*>(source(r));
-            const char* b = r + 1 < tile.rows ? reinterpret_cast<const char*>(source(r + 1)) : nullptr;
-            weave_rows<Isa>(a, b, 1, size, row_stride, copy + r / 2 * row_stride);
+            const char* next = r + 1 < tile.rows ? place[r + 1] : nullptr;
+            weave_rows<Isa>(place[r], next, 1, size, row_stride, copy + r / 2 * row_stride);
         }
     }
     with_lanes<Isa>(tile.lanes, [&]<int L>() {

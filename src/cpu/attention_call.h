@@ -21,7 +21,7 @@ struct Tensor4 {
 constexpr std::int64_t farthest = std::int64_t{1} << 30;
 constexpr int most_rows = 64;       ///< rows of a tile: four vectors of 16 lanes
 constexpr int decode_rows = 8;      ///< at most so many rows have a kernel of their own
-constexpr int most_task_tiles = 4;  ///< tiles of rows that a task of the forward pass has
+constexpr int most_task_tiles = 8;  ///< tiles of rows that a task of the forward pass has at most
 constexpr std::int64_t most_tile_keys = 192;
 constexpr std::int64_t pattern_keys = 64;  ///< a pattern is followed in squares of so many keys and rows
 constexpr int most_runs = most_tile_keys / pattern_keys;

@@ -95,8 +95,8 @@ public:
 
     /// Short sequences have a way of their own (NextHead); with a window or a pattern the first keys are elsewhere.
     static HEED_INLINE bool worth_asking_for(const Call& call, const Split& split) {
-        return asks_for_keys && split.heads_per_tile == 1 && split.tiles >= split.tiles_per_task &&
-               call.problem->reach.left < 0 && !call.pattern;
+        return split.heads_per_tile == 1 && split.tiles >= split.tiles_per_task && call.problem->reach.left < 0 &&
+               !call.pattern;
     }
 
     /// Tiles [first_tile, first_tile + tiles) of key/value head g over keys [key_begin, key_end).
@@ -113,7 +113,6 @@ public:
             RowTile& tile = scratch.tiles[t];
             fill_rows(call, s, keys, split, b, g, first_tile + t, Isa::lanes, tile);
             pack_queries<Isa, Product>(call, tile, scratch.staging, scratch.q + t * z.depth * most_rows);
-            if (partial == nullptr && tile.rows == most_rows) { progress.ahead.add(call.out, tile, call.value_size); }
             if (dense) { scratch.bias_rows[t].fill(call, tile); }
             scratch.fresh[t] = true;
             for (int r = 0; r < most_rows; ++r) {
@@ -155,13 +154,15 @@ public:
             KeyBlock block{.begin = j, .count = smaller(call.tile_keys, end - j)};
             bool packed = false;
             const std::int64_t following = smaller(call.tile_keys, end - j - block.count);
-            if (asks_for_keys) {
-                progress.keys_ahead = {};
-                progress.keys_ahead.add(value_rows(call, s, g), j + block.count, following, call.value_size);
-                progress.keys_ahead.add(key_rows(call, s, g), j + block.count, following, call.head_size);
-                if (following <= 0 && scratch.next_task != nullptr) {
-                    ask_for(call, *scratch.next_task, progress.keys_ahead);
+            progress.ahead.forget();
+            if (following > 0) {
+                progress.ahead.add(value_rows(call, s, g), j + block.count, following, call.value_size);
+                progress.ahead.add(key_rows(call, s, g), j + block.count, following, call.head_size);
+            } else {
+                for (std::int64_t t = 0; partial == nullptr && t < tiles; ++t) {
+                    ask_for_out(call, scratch.tiles[t], progress.ahead);
                 }
+                if (scratch.next_task != nullptr) { ask_for(call, *scratch.next_task, progress.ahead); }
             }
             for (std::int64_t t = 0; t < tiles; ++t) {
                 const RowTile& tile = scratch.tiles[t];
@@ -206,9 +207,6 @@ public:
     }
 
 private:
-    /// Products of pairs take half the time, so that more of the waiting for memory would show.
-    static constexpr bool asks_for_keys = Product::depth_per_lane == 2;
-
     /// Weights whose product with V is still to come: it is made beside the next ones.
     struct Waiting {
         const RowTile* tile = nullptr;  ///< null: there are none
@@ -227,12 +225,18 @@ private:
 
     /// What goes from one step of a task to the next.
     struct Progress {
-        RowsAhead ahead;  ///< of out
-        KeysAhead keys_ahead;
+        KeysAhead ahead;
         Waiting waiting;
         int turn = 0;  ///< which weights are the next to be written
         int half = 0;  ///< which values are the last that were packed
     };
+
+    /// Rows that the end of a task writes to.
+    static HEED_INLINE void ask_for_out(const Call& call, const RowTile& tile, KeysAhead& ahead) {
+        if (tile.rows == most_rows && tile.head[0] == tile.head[most_rows - 1]) {  // they follow each other
+            ahead.add(call.out, row_address(call.out, tile, 0), most_rows, call.value_size);
+        }
+    }
 
     /// What a task begins with: its queries, and the first block of keys and values.
     static void ask_for(const Call& call, const ForwardTask& task, KeysAhead& ahead) {
@@ -308,7 +312,7 @@ private:
         if constexpr (L == Isa::lanes) {
             if (progress.waiting.tile != nullptr) {
                 add_values(call, progress, scratch, [&](auto&&... of) {
-                    matrix_add_beside<Isa, Product, Rough>(of..., weights, progress.keys_ahead);
+                    matrix_add_beside<Isa, Product, Rough>(of..., weights, progress.ahead);
                 });
             }
         }
@@ -320,11 +324,7 @@ private:
     static void catch_up(const Call& call, Progress& progress, const Scratch& scratch) {
         if (progress.waiting.tile == nullptr) { return; }
         add_values(call, progress, scratch, [&](auto&&... of) {
-            if constexpr (asks_for_keys) {
-                matrix_add<Isa, Product, Isa::lanes, Walk::along_column>(of..., progress.keys_ahead);
-            } else {
-                matrix_add<Isa, Product, Isa::lanes, Walk::along_column>(of...);
-            }
+            matrix_add<Isa, Product, Isa::lanes, Walk::along_column>(of..., progress.ahead);
         });
     }
 
@@ -336,7 +336,6 @@ private:
         const Waiting& waiting = progress.waiting;
         const RowTile& tile = *waiting.tile;
         const auto span = [&](std::int64_t m, int count) {
-            if (tile.lanes == Isa::lanes) { progress.ahead.ask(2); }  // only whole tiles have rows to ask for
             std::int64_t from = waiting.count;
             std::int64_t to = 0;
             const int shift = __builtin_ctz(static_cast<unsigned>(tile.lanes));

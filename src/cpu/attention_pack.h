@@ -61,53 +61,22 @@ HEED_INLINE bool lies_well(std::int64_t row_bytes, std::int64_t stride_bytes) {
     return stride_bytes <= row_bytes || stride_bytes % 512 != 0;
 }
 
-/// Rows of tiles that are needed later, asked for a few at a time while others are computed: asked for at once they
-/// would fill the buffers for misses, and everything would wait for them.
-class RowsAhead {
-public:
-    HEED_INLINE void add(const Tensor4& from, const RowTile& tile, std::int64_t size) {
-        const std::int64_t element = from.element_size;
-        if (from.column != 1) { return; }
-        if (tile.head[0] == tile.head[tile.rows - 1]) {  // they follow each other
-            pieces_[count_++] = {row_address(from, tile, 0), from.row * element, size * element, tile.rows};
-            return;
-        }
-        for (int r = 0; r < tile.rows; ++r) { fetch(row_address(from, tile, r), size * element); }
-    }
-    HEED_INLINE void ask(std::int64_t rows) {
-        for (; now_ < count_ && rows > 0; --rows) {
-            Piece& piece = pieces_[now_];
-            fetch(piece.next, piece.bytes);
-            piece.next += piece.step;
-            if (--piece.rows == 0) { ++now_; }
-        }
-    }
-    /// What is left, in order, as memory likes it: transposing them jumps from row to row.
-    HEED_INLINE void ask_all() {
-        while (now_ < count_) { ask(pieces_[now_].rows); }
-        now_ = count_ = 0;
-    }
-
-private:
-    struct Piece {
-        const char* next;
-        std::int64_t step, bytes, rows;
-    };
-    static HEED_INLINE void fetch(const char* row, std::int64_t bytes) {
-        for (std::int64_t at = 0; at < bytes; at += 64) { __builtin_prefetch(row + at, 0, 2); }
-    }
-    Piece pieces_[most_task_tiles];
-    int count_ = 0;
-    int now_ = 0;
-};
-
-/// Rows that come next, asked for a line each time it is called: beside products that costs least. At most `Most` runs
-/// of rows.
+/// Rows that come next, asked for a line each time it is called: beside products that costs least. Asked for at once
+/// they would fill the buffers for misses, and everything would wait for them. At most `Most` runs of rows.
 template <int Most>
 class LinesAhead {
 public:
+    HEED_INLINE void forget() {
+        count_ = now_ = 0;
+        at_ = 0;
+    }
     HEED_INLINE void add_run(const char* first, std::int64_t step, std::int64_t bytes, std::int64_t rows) {
         runs_[count_++] = {first, step, bytes, rows};
+        // The first line of a page that was not met lately costs hundreds of cycles, in which the products soon stand
+        // still; asked for together, the pages share that. So one line of each is asked for here.
+        constexpr std::int64_t page = 4096;
+        const std::int64_t size = step * (rows - 1) + bytes;
+        for (std::int64_t at = 0; at < size; at += larger(page, step)) { __builtin_prefetch(first + at, 0, 2); }
     }
     HEED_INLINE void operator()() {
         if (now_ == count_) { return; }
@@ -137,8 +106,8 @@ private:
     std::int64_t at_ = 0;
 };
 
-/// Keys, values and queries of the forward pass.
-class KeysAhead : public LinesAhead<2 + most_task_tiles> {
+/// Keys, values, queries and rows of out of the forward pass.
+class KeysAhead : public LinesAhead<2 + 2 * most_task_tiles> {
 public:
     HEED_INLINE void add(const HeadRows& from, std::int64_t begin, std::int64_t count, std::int64_t size) {
         if (from.column != 1 || count <= 0 || !from.is_run(begin, count)) { return; }

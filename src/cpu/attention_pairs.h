@@ -213,34 +213,39 @@ HEED_INLINE void multiply_add_beside(const float* a, std::int64_t a_stride, cons
                                      Beside& beside) {
     using S = Simd<Isa, 16>;
     constexpr std::int64_t steps = 3;
-    const auto step = [&]() __attribute__((always_inline)) {
-        multiply_add<Isa, Product, 16, MR, NV, Walk::along_column>(a, a_stride, b, b_stride, 1, sum);
-        a += a_stride;
-        b += b_stride;
+    const auto step = [&](std::int64_t n) HEED_INLINE_LAMBDA {
+        multiply_add<Isa, Product, 16, MR, NV, Walk::along_column>(a + n * a_stride, a_stride, b + n * b_stride,
+                                                                   b_stride, 1, sum);
     };
     const std::int64_t stride = weights.stride();
     const float factor = weights.factor();
     while (depth >= steps) {
-        auto run = weights.take(depth / steps);
+        const auto run = weights.take(depth / steps);
         if (run.pairs == 0) { break; }
         depth -= steps * run.pairs;
         F<16> total = *run.sum;
+        const float* from = run.from;
+        float* to = run.to;
+        // No counter: what does not fit the general registers goes through those that the products keep busy.
+        const float* const end = to + run.pairs * stride;
         do {
             beside();
             Exp2BySixteenths<Isa, Rough> first, second;
-            first.split(S::load(run.from) * S::all(factor) - *run.base);
-            step();
-            second.split(S::load(run.from + stride) * S::all(factor) - *run.base);
+            first.split(S::load(from) * S::all(factor) - *run.base);
+            step(0);
+            second.split(S::load(from + stride) * S::all(factor) - *run.base);
             const F<16> x = first.join();
-            step();
+            step(1);
             const F<16> y = second.join();
             total += x;
             total += y;
-            S::store(run.to, S::pair_bf16(x, y));
-            step();
-            run.from += 2 * stride;
-            run.to += stride;
-        } while (--run.pairs > 0);
+            S::store(to, S::pair_bf16(x, y));
+            step(2);
+            a += 3 * a_stride;
+            b += 3 * b_stride;
+            from += 2 * stride;
+            to += stride;
+        } while (to != end);
         *run.sum = total;
     }
     multiply_add<Isa, Product, 16, MR, NV, Walk::along_column>(a, a_stride, b, b_stride, depth, sum, beside);
