@@ -228,14 +228,14 @@ struct ByteRows {
     static HEED_INLINE F<L> load(const char* row, std::int64_t c) {
 #if defined(__AVX512F__)
         if constexpr (L == 16) {
-            const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(row + c));
-            return F<L>(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes)));
+            const __m128i numbers = _mm_loadu_si128(reinterpret_cast<const __m128i*>(row + c));
+            return F<L>(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(numbers)));
         }
 #endif
 #if defined(__AVX2__)
         if constexpr (L == 8) {
-            const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(row + c));
-            return F<L>(_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes)));
+            const __m128i numbers = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(row + c));
+            return F<L>(_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(numbers)));
         }
 #endif
         float lane[L];
