@@ -1,6 +1,7 @@
 /// A bias and nothing else, which bf16 adds at the end of the score product, against the reference: types and strides
 /// of the bias, sizes that fill lines and register tiles and that do not, hidden keys, very low numbers, any scale.
 
+#include "support/numbers.h"
 #include "support/random.h"
 
 #include <algorithm>
@@ -15,15 +16,14 @@
 namespace heed::testing {
 namespace {
 
-constexpr float hidden = -std::numeric_limits<float>::infinity();
 constexpr float lowest = std::numeric_limits<float>::lowest();
 
-struct Sizes {
+struct BiasSizes {
     std::int64_t heads, rows, keys, size;
 };
 
 /// out and, where asked for, the gradients of q and bias agree with the reference's.
-void expect_like_reference(const Sizes& n, const Tensor& k, const View& bias, double scale, const std::string& what,
+void expect_like_reference(const BiasSizes& n, const Tensor& k, const View& bias, double scale, const std::string& what,
                            bool gradients = true) {
     const Tensor q = random_numbers({1, n.heads, n.rows, n.size}, 1).to(DType::bf16);
     const Tensor v = random_numbers({1, n.heads, n.keys, n.size}, 3).to(DType::bf16);
@@ -58,16 +58,16 @@ void expect_like_reference(const Sizes& n, const Tensor& k, const View& bias, do
     }
 }
 
-std::string name_of(const Sizes& n) {
+std::string name_of(const BiasSizes& n) {
     return std::to_string(n.heads) + " heads, " + std::to_string(n.rows) + " rows, " + std::to_string(n.keys) +
            " keys of " + std::to_string(n.size);
 }
 
-constexpr Sizes all_sizes[] = {{2, 64, 16, 64},   {1, 64, 15, 64},  {1, 130, 17, 64}, {3, 64, 200, 64},
-                               {1, 113, 401, 40}, {2, 70, 96, 128}, {1, 64, 223, 6}};
+constexpr BiasSizes bias_sizes[] = {{2, 64, 16, 64},   {1, 64, 15, 64},  {1, 130, 17, 64}, {3, 64, 200, 64},
+                                    {1, 113, 401, 40}, {2, 70, 96, 128}, {1, 64, 223, 6}};
 
 TEST(BiasInBf16, TypesAndStrides) {
-    for (const Sizes& n : all_sizes) {
+    for (const BiasSizes& n : bias_sizes) {
         const Tensor k = random_numbers({1, n.heads, n.keys, n.size}, 2).to(DType::bf16);
         for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
             const Tensor each = random_numbers({1, n.heads, n.rows, n.keys}, 4).to(dtype);
@@ -82,7 +82,7 @@ TEST(BiasInBf16, TypesAndStrides) {
 }
 
 TEST(BiasInBf16, HiddenKeysAndRows) {
-    for (const Sizes& n : all_sizes) {
+    for (const BiasSizes& n : bias_sizes) {
         Tensor k = random_numbers({1, n.heads, n.keys, n.size}, 2);
         const std::int64_t bad_key = n.keys / 2;
         k.as<float>()[bad_key * n.size] = std::nanf("");  // of the first head, hidden below from everyone
@@ -100,7 +100,7 @@ TEST(BiasInBf16, HiddenKeysAndRows) {
 /// Masks made of the lowest float: a row that has nothing else sees all keys alike, and its lse, a float too, cannot
 /// tell how many they are: no gradients then.
 TEST(BiasInBf16, LowestInsteadOfHidden) {
-    for (const Sizes& n : all_sizes) {
+    for (const BiasSizes& n : bias_sizes) {
         const Tensor k = random_numbers({1, n.heads, n.keys, n.size}, 2).to(DType::bf16);
         Tensor bias = random_numbers({1, n.heads, n.rows, n.keys}, 4);
         for (std::int64_t at = 0; at < bias.elements(); ++at) {
@@ -162,7 +162,7 @@ TEST(LowestBias, IsSeenOnEveryKernel) {
 }
 
 TEST(BiasInBf16, AnyScale) {
-    for (const Sizes& n : all_sizes) {
+    for (const BiasSizes& n : bias_sizes) {
         const Tensor k = random_numbers({1, n.heads, n.keys, n.size}, 2).to(DType::bf16);
         const Tensor bias = random_numbers({1, n.heads, n.rows, n.keys}, 4, 3);
         for (const double scale : {-0.125, 0.0, 1e-6}) {

@@ -1,6 +1,7 @@
 /// bf16 without lse, where weights may come from a shorter exponential, against the reference and against the same call
 /// with lse.
 
+#include "support/numbers.h"
 #include "support/random.h"
 
 #include <algorithm>
@@ -14,8 +15,6 @@
 
 namespace heed::testing {
 namespace {
-
-constexpr float hidden = -std::numeric_limits<float>::infinity();
 
 double largest_difference(const Tensor& a, const Tensor& b) {
     double most = 0;
