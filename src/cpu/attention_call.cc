@@ -176,10 +176,11 @@ Split split_forward(const Call& c, const Sequence& s) {
         split.tile_rows = std::min<std::int64_t>(rows, most_rows);
     }
     // A task's queries and sums stay in half of the second-level cache; four tiles are enough to make packing keys and
-    // values negligible, eight save another hundredth where they leave enough tasks.
+    // values negligible, eight save another hundredth where they leave enough tasks. With a pattern tiles see different
+    // keys, and share fewer the more they are.
     constexpr std::int64_t many_tasks = 64;
     const auto tile_bytes = static_cast<std::size_t>(most_rows * (c.head_size + c.value_size) * 4);
-    const bool many = split.tiles / most_task_tiles * c.kv_heads >= many_tasks;
+    const bool many = !c.pattern && split.tiles / most_task_tiles * c.kv_heads >= many_tasks;
     split.tiles_per_task = std::clamp<std::int64_t>(static_cast<std::int64_t>(level2_bytes() / 2 / tile_bytes), 1,
                                                     many ? most_task_tiles : most_task_tiles / 2);
     split.row_blocks = (split.tiles + split.tiles_per_task - 1) / split.tiles_per_task;

@@ -51,12 +51,14 @@ void forward_with(detail::Pool& pool, const Call& call) {
         const Sequence s = sequence_of(call, b);
         const Split split = plan.split_of(call, s);
         // One head after the other, so that its keys and values are still in the last cache; of a head the last rows
-        // first: under a causal mask they have the most to do.
+        // first: under a causal mask they have the most to do. With a pattern any rows may have, so that the heads take
+        // turns: nobody is left alone with the longest task of the last one.
         std::int64_t n = task - plan.entries[b].first_task;
         const std::int64_t part = n % split.key_parts;
         n /= split.key_parts;
-        const std::int64_t g = n / split.row_blocks;
-        const std::int64_t first = (split.row_blocks - 1 - n % split.row_blocks) * split.tiles_per_task;
+        const std::int64_t g = call.pattern ? n % call.kv_heads : n / split.row_blocks;
+        const std::int64_t rows = call.pattern ? n / call.kv_heads : n % split.row_blocks;
+        const std::int64_t first = (split.row_blocks - 1 - rows) * split.tiles_per_task;
         const std::int64_t tiles = smaller(split.tiles_per_task, split.tiles - first);
         const std::int64_t key_begin = part * split.part_keys;
         const std::int64_t key_end = smaller(s.keys, key_begin + split.part_keys);
