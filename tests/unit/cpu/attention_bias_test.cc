@@ -3,6 +3,7 @@
 
 #include "support/numbers.h"
 #include "support/random.h"
+#include "support/sample.h"
 
 #include <algorithm>
 #include <cmath>
@@ -67,9 +68,11 @@ constexpr BiasSizes bias_sizes[] = {{2, 64, 16, 64},   {1, 64, 15, 64},  {1, 130
                                     {1, 113, 401, 40}, {2, 70, 96, 128}, {1, 64, 223, 6}};
 
 TEST(BiasInBf16, TypesAndStrides) {
+    Sample sample((test_stride() + 2) / 3);
     for (const BiasSizes& n : bias_sizes) {
         const Tensor k = random_numbers({1, n.heads, n.keys, n.size}, 2).to(DType::bf16);
         for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
+            if (!sample.takes()) { continue; }
             const Tensor each = random_numbers({1, n.heads, n.rows, n.keys}, 4).to(dtype);
             const Tensor shared = random_numbers({1, 1, n.rows, n.keys}, 4).to(dtype);
             const Tensor wide = random_numbers({1, n.heads, n.rows, n.keys + 7}, 4).to(dtype);
@@ -115,6 +118,7 @@ TEST(BiasInBf16, LowestInsteadOfHidden) {
 TEST(LowestBias, IsSeenOnEveryKernel) {
     constexpr std::int64_t keys = 150;
     Context context(2);
+    Sample sample((test_stride() + 2) / 3);
     for (const std::int64_t rows : {1, 20, 70}) {
         const Tensor q = random_numbers({1, 4, rows, 24}, 1);
         const Tensor k = random_numbers({1, 2, keys, 24}, 2);
@@ -134,6 +138,7 @@ TEST(LowestBias, IsSeenOnEveryKernel) {
             variants[2].alibi_slopes = slopes;
             variants[3].softcap = 5;
             for (AttentionOptions& options : variants) {
+                if (!sample.takes()) { continue; }
                 options.bias = bias;
                 for (const DType type : {DType::f32, DType::bf16}) {
                     const Tensor inputs[3] = {q.to(type), k.to(type), v.to(type)};
@@ -162,10 +167,12 @@ TEST(LowestBias, IsSeenOnEveryKernel) {
 }
 
 TEST(BiasInBf16, AnyScale) {
+    Sample sample((test_stride() + 2) / 3);
     for (const BiasSizes& n : bias_sizes) {
         const Tensor k = random_numbers({1, n.heads, n.keys, n.size}, 2).to(DType::bf16);
         const Tensor bias = random_numbers({1, n.heads, n.rows, n.keys}, 4, 3);
         for (const double scale : {-0.125, 0.0, 1e-6}) {
+            if (!sample.takes()) { continue; }
             expect_like_reference(n, k, bias, scale, name_of(n) + ", scale " + std::to_string(scale));
         }
     }
