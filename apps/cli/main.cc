@@ -1,4 +1,4 @@
-#include "commands.h"
+#include "commands/commands.h"
 
 #include <cstdio>
 #include <new>
@@ -8,7 +8,7 @@
 #include <heed/error.h>
 #include <CLI/CLI.hpp>
 
-#include "text.h"
+#include "print/text.h"
 
 namespace heed::cli {
 namespace {

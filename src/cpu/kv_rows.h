@@ -1,6 +1,6 @@
 #pragma once
-#include "cpu/attention_call.h"
-#include "cpu/convert.h"
+#include "cpu/attention/call.h"
+#include "cpu/simd/convert.h"
 
 /// Rows of keys and values where they lie: in tensors of any float type, or in the pages of a cache.
 

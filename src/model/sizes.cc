@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "model/count.h"
+#include "base/count.h"
 #include "model/shape.h"
 
 namespace heed {

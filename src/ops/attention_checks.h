@@ -1,5 +1,5 @@
 #pragma once
-#include "base/attention_problem.h"
+#include "kernel/attention_problem.h"
 #include "ops/checks.h"
 
 namespace heed {

@@ -1,6 +1,6 @@
 #include "ops/attention_kernels.h"
 
-#include "cpu/attention.h"
+#include "cpu/attention/attention.h"
 #include "reference/attention.h"
 
 #include <cstdlib>

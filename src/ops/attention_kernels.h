@@ -1,6 +1,6 @@
 #pragma once
-#include "base/attention_problem.h"
 #include "base/pool.h"
+#include "kernel/attention_problem.h"
 
 #include <span>
 #include <string>

@@ -4,7 +4,7 @@
 #include <heed/context.h>
 #include <heed/tensor.h>
 
-#include "base/attention_problem.h"
+#include "kernel/attention_problem.h"
 
 namespace heed {
 

@@ -1,5 +1,5 @@
 #pragma once
-#include "base/infini_attention_problem.h"
+#include "kernel/infini_attention_problem.h"
 
 namespace heed {
 

@@ -1,7 +1,7 @@
 #pragma once
 /// Rows of a cache: how large they are, and float32 to and from what is stored.
 
-#include "base/kv_pages.h"
+#include "kernel/kv_pages.h"
 
 #include <cstddef>
 

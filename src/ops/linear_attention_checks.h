@@ -1,5 +1,5 @@
 #pragma once
-#include "base/linear_attention_problem.h"
+#include "kernel/linear_attention_problem.h"
 
 namespace heed {
 

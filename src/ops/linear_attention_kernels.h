@@ -1,6 +1,6 @@
 #pragma once
-#include "base/linear_attention_problem.h"
 #include "base/pool.h"
+#include "kernel/linear_attention_problem.h"
 
 namespace heed {
 

@@ -1,7 +1,7 @@
 #pragma once
-#include "base/matmul_problem.h"
 #include "base/pool.h"
 #include "cpu/isa/tables.h"
+#include "kernel/matmul_problem.h"
 
 namespace heed {
 

@@ -1,8 +1,8 @@
 #include <heed/positions.h>
 
 #include "base/overlap.h"
-#include "base/rope_problem.h"
-#include "cpu/rope.h"
+#include "cpu/rope/rope.h"
+#include "kernel/rope_problem.h"
 #include "ops/attention_checks.h"
 #include "ops/positions_checks.h"
 #include "reference/rope.h"

@@ -1,6 +1,6 @@
 #include "reference/infini_attention.h"
 
-#include "base/attention_problem.h"
+#include "kernel/attention_problem.h"
 #include "reference/attention.h"
 #include "reference/rows.h"
 

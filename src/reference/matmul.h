@@ -1,5 +1,5 @@
 #pragma once
-#include "base/matmul_problem.h"
+#include "kernel/matmul_problem.h"
 
 namespace heed::reference {
 

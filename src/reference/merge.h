@@ -1,5 +1,5 @@
 #pragma once
-#include "base/merge_problem.h"
+#include "kernel/merge_problem.h"
 
 #include <vector>
 

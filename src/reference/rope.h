@@ -1,5 +1,5 @@
 #pragma once
-#include "base/rope_problem.h"
+#include "kernel/rope_problem.h"
 
 namespace heed::reference {
 

@@ -1,10 +1,10 @@
 #pragma once
-#include "cpu/attention_isa.h"
+#include "cpu/attention/isa.h"
 #include "cpu/isa/tables.h"
-#include "cpu/linear_attention_isa.h"
-#include "cpu/matmul.h"
-#include "cpu/rope_isa.h"
-#include "cpu/rows.h"
+#include "cpu/linear_attention/isa.h"
+#include "cpu/matmul/matmul.h"
+#include "cpu/rope/isa.h"
+#include "cpu/simd/rows.h"
 
 namespace heed::cpu {
 

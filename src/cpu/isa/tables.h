@@ -1,8 +1,8 @@
 #pragma once
-#include "base/attention_problem.h"
-#include "base/linear_attention_problem.h"
-#include "base/matmul_problem.h"
 #include "base/pool.h"
+#include "kernel/attention_problem.h"
+#include "kernel/linear_attention_problem.h"
+#include "kernel/matmul_problem.h"
 
 namespace heed::cpu {
 

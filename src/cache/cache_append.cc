@@ -1,0 +1,241 @@
+#include "base/dispatch.h"
+#include "base/pool.h"
+#include "cache/cached_step.h"
+
+#include <bit>
+#include <cstring>
+
+namespace heed {
+namespace {
+
+constexpr std::int64_t rows_per_task = 64;
+
+/// Row t of head g of [1,G,T,D], as float32.
+void load(const View& x, std::int64_t g, std::int64_t t, float* row) {
+    dispatch_float(x.dtype(), [&]<class T>() {
+        const T* from = x.as<T>() + g * x.stride(1) + t * x.stride(2);
+        const std::int64_t stride = x.stride(3);
+        if (stride == 1) {
+            for (std::int64_t c = 0; c < x.extent(3); ++c) { row[c] = static_cast<float>(from[c]); }
+        } else {
+            for (std::int64_t c = 0; c < x.extent(3); ++c) { row[c] = static_cast<float>(from[c * stride]); }
+        }
+    });
+}
+
+/// Finite: exponent bits not all set.
+bool finite(const float* x, std::int64_t n) {
+    std::uint32_t largest = 0;
+    for (std::int64_t c = 0; c < n; ++c) {
+        largest = std::max(largest, std::bit_cast<std::uint32_t>(x[c]) & 0x7f800000U);
+    }
+    return largest < 0x7f800000U;
+}
+
+/// A scale of infinity would lose the whole row.
+void check_finite(const CachedStep& step, const char* name, const View& x) {
+    std::vector<float> row(static_cast<std::size_t>(x.extent(3)));
+    for (std::int64_t g = 0; g < x.extent(1); ++g) {
+        for (std::int64_t t = 0; t < x.extent(2); ++t) {
+            load(x, g, t, row.data());
+            if (!finite(row.data(), x.extent(3))) {
+                refuse(step.function, name, "finite numbers for storage " + std::string(name_of(step.config().storage)),
+                       "infinity or NaN in token " + std::to_string(t) + " of head " + std::to_string(g));
+            }
+        }
+    }
+}
+
+/// Keys as they will be stored, in float32, where that is not as they came.
+Tensor rotated(Context& context, const CachedStep& step, const View& k) {
+    const CachePool::State& pool = *step.pool;
+    if (!pool.table || k.shape().elements() == 0) { return {}; }
+    Tensor keys = Tensor::uninitialised(DType::f32, k.shape());
+    const std::int64_t first = pool.rotated_from();
+    const RopeOptions where{.positions = integers(step.rope_positions, {1, step.all_queries()})};
+    if (first == 0) {
+        rope(context, k, keys, *pool.table, where);
+        return keys;
+    }
+    for (std::int64_t t = 0; t < k.extent(2); ++t) { load(k, 0, t, keys.as<float>() + t * k.extent(3)); }
+    const MutableView part = keys.view().slice(3, first, k.extent(3));
+    rope(context, part, part, *pool.table, where);
+    return keys;
+}
+
+/// Where token t of the call belongs.
+struct Place {
+    std::int32_t page = 0;
+    std::int64_t row = 0;
+};
+std::vector<Place> places_of(const CachedStep& step) {
+    std::vector<Place> places;
+    places.reserve(static_cast<std::size_t>(step.all_queries()));
+    for (std::size_t n = 0; n < step.count(); ++n) {
+        const Cache::State& cache = *step.caches[n];
+        for (std::int64_t j = step.lengths[n] - step.queries(n); j < step.lengths[n]; ++j) {
+            const std::size_t run = cache.run_of(j);
+            places.push_back({cache.table[run], cache.row_of(run, j)});
+        }
+    }
+    return places;
+}
+
+void write_rows(Context& context, const CachedStep& step, const View& k, const View& v) {
+    const CachePool::State& pool = *step.pool;
+    const CacheConfig& c = pool.config;
+    const std::vector<Place> places = places_of(step);
+    const std::int64_t tokens = step.all_queries();
+    const std::int64_t blocks = (tokens + rows_per_task - 1) / rows_per_task;
+    const auto lock = context.pool().lock();
+    detail::parallel(context.pool(), blocks * c.kv_heads, tokens * c.kv_heads > rows_per_task,
+                     [&](std::int64_t task, int) {
+                         const std::int64_t g = task % c.kv_heads;
+                         const std::int64_t begin = task / c.kv_heads * rows_per_task;
+                         std::vector<float> row(static_cast<std::size_t>(std::max(c.head_size, c.value_size)));
+                         for (std::int64_t t = begin; t < std::min(begin + rows_per_task, tokens); ++t) {
+                             const auto [page, at] = places[static_cast<std::size_t>(t)];
+                             load(k, g, t, row.data());
+                             write_kv_row(pool.k_layout, row.data(), pool.k_row(step.layer, g, page, at),
+                                          pool.k_scales(step.layer, g, page, at));
+                             if (!v) { continue; }
+                             load(v, g, t, row.data());
+                             write_kv_row(pool.v_layout, row.data(), pool.v_row(step.layer, g, page, at),
+                                          pool.v_scales(step.layer, g, page, at));
+                         }
+                     });
+}
+
+/// Unrotated keys of the first tokens, for the day they move.
+void keep_sinks(const CachedStep& step, const View& k) {
+    const CacheConfig& c = step.config();
+    for (std::size_t n = 0; n < step.count(); ++n) {
+        Cache::State& cache = *step.caches[n];
+        if (cache.sinks.empty()) { continue; }
+        const std::int64_t first = step.lengths[n] - step.queries(n);
+        for (std::int64_t j = first; j < std::min(c.sinks, step.lengths[n]); ++j) {
+            for (std::int64_t g = 0; g < c.kv_heads; ++g) {
+                const std::int64_t at = ((step.layer * c.kv_heads + g) * c.sinks + j) * c.head_size;
+                load(k, g, step.cu_q[n] + j - first, &cache.sinks[static_cast<std::size_t>(at)]);
+            }
+        }
+    }
+}
+
+}  // namespace
+
+void CacheAppend::take_pages() {
+    const CacheConfig& c = step_.config();
+    std::vector<Cache::State::Needs> needs;
+    std::int64_t count = 0;
+    for (std::size_t n = 0; n < step_.count(); ++n) {
+        Cache::State& cache = *step_.caches[n];
+        needs.push_back(cache.needs(step_.lengths[n] - step_.queries(n), step_.lengths[n]));
+        count += needs.back().pages();
+        const std::int64_t pages = static_cast<std::int64_t>(cache.runs.size()) + needs.back().fresh;
+        if (c.pages_per_cache > 0 && pages > c.pages_per_cache) {
+            throw CacheFull("[" + std::string(step_.function) + "] caches[" + std::to_string(n) +
+                                "]: expected at most " + std::to_string(c.pages_per_cache * c.page_size) +
+                                " tokens (pages_per_cache " + std::to_string(c.pages_per_cache) + "), got " +
+                                std::to_string(step_.lengths[n]),
+                            pages, c.pages_per_cache);
+        }
+        cache.room_for(needs.back());
+    }
+    const Cache::State& first = *step_.caches.front();
+    const std::vector<std::int32_t> pages = step_.pool->take(count, first.table.empty() ? -1 : first.table.back(),
+                                                             "[" + std::string(step_.function) + "] caches");
+    std::size_t used = 0;
+    for (std::size_t n = 0; n < step_.count(); ++n) {
+        const auto share = static_cast<std::size_t>(needs[n].pages());
+        step_.caches[n]->provide(needs[n], std::span(pages).subspan(used, share), step_.lengths[n]);
+        used += share;
+    }
+}
+
+CacheAppend::CacheAppend(Context& context, CachedStep& step, const View& k, const View& v) : step_(step) {
+    const bool quantised = step.config().storage >= CacheStorage::i8;
+    const Tensor turned = rotated(context, step, k);
+    const View keys = turned ? View(turned) : k;
+    if (quantised) {
+        check_finite(step, "k", keys);
+        if (v) { check_finite(step, "v", v); }
+    }
+    const auto layer = static_cast<std::size_t>(step.layer);
+    for (const Cache::State* cache : step.caches) {
+        before_.push_back({cache->tokens, cache->written[layer], cache->next});
+    }
+    take_pages();
+    try {  // a destructor does not run for an object half made
+        for (std::size_t n = 0; n < step.count(); ++n) {
+            Cache::State& cache = *step.caches[n];
+            const std::int64_t known = before_[n].tokens;
+            const std::int64_t first = step.lengths[n] - step.queries(n);
+            if (step.config().positions == CachePositions::original && step.lengths[n] > known) {
+                const std::int64_t skipped = std::max<std::int64_t>(0, known - first);
+                cache.add_positions(first + skipped, std::span(step.positions)
+                                                         .subspan(static_cast<std::size_t>(step.cu_q[n] + skipped),
+                                                                  static_cast<std::size_t>(step.queries(n) - skipped)));
+            }
+            cache.written[layer] = step.lengths[n];
+        }
+        write_rows(context, step, keys, v);
+    } catch (...) {
+        undo();
+        throw;
+    }
+    keep_sinks(step, k);
+}
+
+void CacheAppend::undo() noexcept {
+    for (std::size_t n = 0; n < step_.count(); ++n) {
+        Cache::State& cache = *step_.caches[n];
+        if (cache.tokens > before_[n].tokens) { cache.shrink(before_[n].tokens); }
+        cache.next = before_[n].next;
+        cache.written[static_cast<std::size_t>(step_.layer)] = before_[n].written;
+    }
+}
+
+CacheAppend::~CacheAppend() {
+    if (!kept_) { undo(); }
+}
+
+void take_states(CachedStep& step) {
+    std::vector<std::size_t> takers;
+    for (std::size_t n = 0; n < step.count(); ++n) {
+        Cache::State& cache = *step.caches[n];
+        cache.table.reserve(1);
+        if (cache.table.empty() || step.pool->references(cache.table).front() > 1) { takers.push_back(n); }
+    }
+    const std::vector<std::int32_t> pages =
+        step.pool->take(static_cast<std::int64_t>(takers.size()), -1, "[" + std::string(step.function) + "] caches");
+    for (std::size_t n = 0; n < takers.size(); ++n) {
+        Cache::State& cache = *step.caches[takers[n]];
+        if (cache.table.empty()) {
+            step.pool->clear_state(pages[n]);
+            cache.table.push_back(pages[n]);
+        } else {
+            step.pool->copy_page(cache.table.front(), pages[n]);
+            step.pool->release(cache.table);
+            cache.table.front() = pages[n];
+        }
+    }
+}
+
+void cache_append(Context& context, const CacheBatch& batch, const View& k, const View& v, const View& positions) {
+    constexpr const char* function = "cache_append";
+    if (!k || k.rank() != 4) {
+        refuse(function, "k", "a tensor [1,G,T,D]", k ? to_string(k.shape()) : std::string("none"));
+    }
+    check_dtype(function, "k", k, float_types);
+    const bool latent = !batch.caches.empty() &&
+                        checked_cache(function, "caches[0]", batch.caches[0]).config().kind == CacheKind::latent;
+    CachedStep step =
+        checked_step(function, batch, latent ? CacheKind::latent : CacheKind::attention, k.extent(2), true, positions);
+    if (latent && v) { refuse(function, "v", "none for a latent cache, whose rows are k alone", "a tensor"); }
+    check_rows(step, "k", k, v, k.dtype());
+    CacheAppend append(context, step, k, v);
+    append.keep();
+}
+
+}  // namespace heed

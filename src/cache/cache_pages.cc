@@ -1,0 +1,105 @@
+/// Rows and pages of a pool as memory: where they are, how they are copied.
+#include "cache/cache_state.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace heed {
+namespace {
+
+/// The pool's own memory, that the kernels may only read.
+char* writable(const KvRows& rows, std::int64_t g, std::int32_t page, std::int64_t row) {
+    return const_cast<char*>(row_of(rows, g, page, row));
+}
+float* writable_scales(const KvRows& rows, std::int64_t g, std::int32_t page, std::int64_t row) {
+    return const_cast<float*>(scales_of(rows, g, page, row));
+}
+
+/// `count` rows of one side and head.
+void copy_rows(const KvRows& rows, std::int64_t g, std::int32_t from_page, std::int64_t from_row, std::int32_t to_page,
+               std::int64_t to_row, std::int64_t count) {
+    std::memmove(writable(rows, g, to_page, to_row), row_of(rows, g, from_page, from_row),
+                 static_cast<std::size_t>(count * rows.row_bytes));
+    if (rows.scales == nullptr) { return; }
+    std::memmove(writable_scales(rows, g, to_page, to_row), scales_of(rows, g, from_page, from_row),
+                 static_cast<std::size_t>(count * rows.row_scales) * sizeof(float));
+}
+
+void copy_part(Tensor& tensor, std::int32_t from, std::int32_t to) {
+    if (!tensor) { return; }
+    const std::size_t bytes = tensor.bytes() / static_cast<std::size_t>(tensor.shape()[0]);
+    auto* data = static_cast<char*>(tensor.data());
+    std::memcpy(data + static_cast<std::size_t>(to) * bytes, data + static_cast<std::size_t>(from) * bytes, bytes);
+}
+void clear_part(Tensor& tensor, std::int32_t page) {
+    if (!tensor) { return; }
+    const std::size_t bytes = tensor.bytes() / static_cast<std::size_t>(tensor.shape()[0]);
+    std::memset(static_cast<char*>(tensor.data()) + static_cast<std::size_t>(page) * bytes, 0, bytes);
+}
+void copy_tensor(const Tensor& from, Tensor& to) {
+    if (from) { std::memcpy(to.data(), from.data(), from.bytes()); }
+}
+
+}  // namespace
+
+char* CachePool::State::k_row(std::int64_t layer, std::int64_t g, std::int32_t page, std::int64_t row) const {
+    return writable(layers[static_cast<std::size_t>(layer)].k_rows, g, page, row);
+}
+float* CachePool::State::k_scales(std::int64_t layer, std::int64_t g, std::int32_t page, std::int64_t row) const {
+    return writable_scales(layers[static_cast<std::size_t>(layer)].k_rows, g, page, row);
+}
+char* CachePool::State::v_row(std::int64_t layer, std::int64_t g, std::int32_t page, std::int64_t row) const {
+    return writable(layers[static_cast<std::size_t>(layer)].v_rows, g, page, row);
+}
+float* CachePool::State::v_scales(std::int64_t layer, std::int64_t g, std::int32_t page, std::int64_t row) const {
+    return writable_scales(layers[static_cast<std::size_t>(layer)].v_rows, g, page, row);
+}
+InfiniMemory& CachePool::State::memory(std::int32_t page, std::int64_t layer) {
+    return memories[static_cast<std::size_t>(page * config.layers + layer)];
+}
+
+void CachePool::State::copy_page(std::int32_t from, std::int32_t to) {
+    for (Layer& layer : layers) {
+        copy_part(layer.s, from, to);
+        copy_part(layer.z, from, to);
+        for (std::int64_t g = 0; g < config.kv_heads && !is_state(config.kind); ++g) {
+            copy_rows(layer.k_rows, g, from, 0, to, 0, config.page_size);
+            if (config.kind == CacheKind::attention) { copy_rows(layer.v_rows, g, from, 0, to, 0, config.page_size); }
+        }
+    }
+    for (std::int64_t layer = 0; layer < config.layers && config.kind == CacheKind::infini; ++layer) {
+        const InfiniMemory& source = memory(from, layer);
+        InfiniMemory& target = memory(to, layer);
+        target.segments = source.segments;
+        target.pending = source.pending;
+        copy_tensor(source.m, target.m);
+        copy_tensor(source.z, target.z);
+        copy_tensor(source.k, target.k);
+        copy_tensor(source.v, target.v);
+        copy_tensor(source.memory_k, target.memory_k);
+    }
+}
+
+void CachePool::State::move_row(std::int64_t layer, std::int32_t from_page, std::int64_t from_row, std::int32_t to_page,
+                                std::int64_t to_row) {
+    const Layer& l = layers[static_cast<std::size_t>(layer)];
+    for (std::int64_t g = 0; g < config.kv_heads; ++g) {
+        copy_rows(l.k_rows, g, from_page, from_row, to_page, to_row, 1);
+        if (config.kind == CacheKind::attention) { copy_rows(l.v_rows, g, from_page, from_row, to_page, to_row, 1); }
+    }
+}
+
+void CachePool::State::clear_state(std::int32_t page) {
+    for (Layer& layer : layers) {
+        clear_part(layer.s, page);
+        clear_part(layer.z, page);
+    }
+    for (std::int64_t layer = 0; layer < config.layers && config.kind == CacheKind::infini; ++layer) {
+        InfiniMemory& m = memory(page, layer);
+        m.segments = m.pending = 0;
+        clear_part(m.m, 0);
+        clear_part(m.z, 0);
+    }
+}
+
+}  // namespace heed

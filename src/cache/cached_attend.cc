@@ -1,0 +1,304 @@
+#include "base/dispatch.h"
+#include "base/pool.h"
+#include "cache/cached_step.h"
+#include "ops/attention_checks.h"
+#include "ops/attention_kernels.h"
+#include "ops/cached_attention.h"
+
+#include <algorithm>
+
+namespace heed {
+namespace {
+
+/// How the keys of an entry are handed to a kernel.
+enum class Way : std::uint8_t {
+    plain,      ///< its pages; positions are by index, as for tensors
+    positions,  ///< its pages, with a position for every row; gaps get one that nothing sees
+    dense,      ///< a copy without gaps, rotated on the way where keys are stored unrotated
+};
+
+/// Gaps stand this far ahead of every token, and no query looks half as far.
+constexpr std::int64_t hidden = std::int64_t{1} << 28;
+
+Way way_of(const CachedStep& step, std::size_t n, const AttentionOptions& options) {
+    const Cache::State& cache = *step.caches[n];
+    if (step.pool->rotate_on_read) { return Way::dense; }
+    const std::int64_t slots = cache.slots(step.lengths[n]);
+    if (slots != step.lengths[n]) {
+        // These count keys without gaps.
+        const bool by_index = options.bias || options.allow || options.dropout.keep || options.dropout.p > 0;
+        return by_index ? Way::dense : Way::positions;
+    }
+    const std::int64_t base = cache.first_position();
+    if (!cache.consecutive() || (options.pattern && base != 0)) { return Way::positions; }
+    for (std::int64_t i = 0; i < step.queries(n); ++i) {
+        const std::int64_t at_index = base + step.lengths[n] - step.queries(n) + i;
+        if (step.positions[static_cast<std::size_t>(step.cu_q[n] + i)] != at_index) { return Way::positions; }
+    }
+    return Way::plain;
+}
+
+std::vector<Way> ways_of(const CachedStep& step, const AttentionOptions& options) {
+    std::vector<Way> ways;
+    for (std::size_t n = 0; n < step.count(); ++n) { ways.push_back(way_of(step, n, options)); }
+    // A pattern and the generator of dropout count entries of the call, which therefore has to be one.
+    if (options.pattern || options.dropout.p > 0) { std::ranges::fill(ways, std::ranges::max(ways)); }
+    return ways;
+}
+
+View cut(const View& view, std::int64_t begin, std::int64_t end) {
+    return view && view.extent(0) != 1 ? view.slice(0, begin, end) : view;
+}
+/// Options with an axis of entries, for entries [begin, end).
+void cut_options(AttentionOptions& o, std::int64_t begin, std::int64_t end) {
+    o.bias = cut(o.bias, begin, end);
+    o.allow = cut(o.allow, begin, end);
+    o.dropout.keep = cut(o.dropout.keep, begin, end);
+    if (o.alibi_slopes && o.alibi_slopes.rank() == 2) { o.alibi_slopes = o.alibi_slopes.slice(0, begin, end); }
+}
+
+/// Position of every row that the kernel passes over.
+void add_key_positions(const CachedStep& step, std::size_t n, std::vector<std::int64_t>& positions) {
+    const Cache::State& cache = *step.caches[n];
+    const std::vector<std::int64_t> own = cache.positions(step.lengths[n]);
+    std::int64_t farthest = own.empty() ? 0 : std::ranges::max(own);
+    for (std::int64_t i = step.cu_q[n]; i < step.cu_q[n + 1]; ++i) {
+        farthest = std::max(farthest, step.positions[static_cast<std::size_t>(i)]);
+    }
+    const std::size_t first = positions.size();
+    positions.resize(first + static_cast<std::size_t>(cache.slots(step.lengths[n])), farthest + hidden);
+    for (std::size_t run = 0; run < cache.runs.size() && cache.runs[run].first < step.lengths[n]; ++run) {
+        const auto [token, begin, end] = cache.runs[run];
+        const std::int64_t count = std::min(end - begin, step.lengths[n] - token);
+        const std::size_t slot = first + run * static_cast<std::size_t>(step.config().page_size);
+        std::copy_n(own.begin() + token, count, positions.begin() + static_cast<std::ptrdiff_t>(slot) + begin);
+    }
+}
+
+/// Entries [begin, end), which go the same way.
+struct Range {
+    std::size_t begin, end;
+};
+
+void attend_in_pages(Context& context, const CachedStep& step, const AttentionProblem& whole, Range range, Way way) {
+    EntryCall call(step, whole);
+    std::vector<std::int64_t> key_positions;
+    for (std::size_t n = range.begin; n < range.end; ++n) {
+        call.add(step.caches[n]->table.data(), step.queries(n), step.caches[n]->slots(step.lengths[n]));
+        if (way == Way::positions) { add_key_positions(step, n, key_positions); }
+    }
+    const std::int64_t first = step.cu_q[range.begin], last = step.cu_q[range.end];
+    const auto rows = [&](auto view) { return view ? view.slice(2, first, last) : view; };
+    cut_options(call.problem.options, static_cast<std::int64_t>(range.begin), static_cast<std::int64_t>(range.end));
+    AttentionProblem& problem = call.finish(rows(whole.q), rows(whole.out), rows(whole.lse));
+    if (way == Way::positions) {
+        AttentionOptions& o = problem.options;
+        o.query_positions = View(DType::i64, step.positions.data() + first, Shape{1, last - first});
+        o.key_positions = integers(key_positions, {1, problem.keys});
+        if (!o.causal && (o.window.right < 0 || o.window.right > hidden / 2)) { o.window.right = hidden / 2; }
+        if (problem.reach.right < 0 || problem.reach.right > hidden / 2) { problem.reach.right = hidden / 2; }
+    }
+    attend_pages(context, step.function, problem);
+}
+
+/// [1,G,S,columns]: the tokens of entries [begin, end), one after the other, without gaps.
+Tensor gather_tokens(Context& context, const CachedStep& step, Range range, const std::vector<std::int64_t>& cu_k,
+                     const KvRows& rows, const KvRowLayout& layout, std::int64_t columns, DType dtype) {
+    const std::int64_t groups = step.config().kv_heads, keys = cu_k.back();
+    Tensor all = Tensor::uninitialised(dtype, {1, groups, keys, columns});
+    const auto lock = context.pool().lock();
+    for (std::size_t n = range.begin; n < range.end; ++n) {
+        const Cache::State& cache = *step.caches[n];
+        const std::int64_t first = cu_k[n - range.begin];
+        const auto runs = static_cast<std::int64_t>(cache.runs.size());
+        detail::parallel(context.pool(), groups * runs, groups * step.lengths[n] > 256, [&](std::int64_t task, int) {
+            const std::int64_t g = task % groups;
+            const auto run = static_cast<std::size_t>(task / groups);
+            std::vector<float> row(static_cast<std::size_t>(columns));
+            for (std::int64_t at = cache.runs[run].begin; at < cache.runs[run].end; ++at) {
+                const std::int64_t j = cache.runs[run].first + at - cache.runs[run].begin;
+                if (j >= step.lengths[n]) { break; }
+                const std::int64_t target = (g * keys + first + j) * columns;
+                float* numbers = dtype == DType::f32 ? all.as<float>() + target : row.data();
+                read_kv_row(layout, row_of(rows, g, cache.table[run], at), scales_of(rows, g, cache.table[run], at),
+                            columns, numbers);
+                if (dtype == DType::f64) { std::ranges::copy(row, all.as<double>() + target); }
+            }
+        });
+    }
+    return all;
+}
+
+void attend_dense(Context& context, const CachedStep& step, const AttentionProblem& whole, Range range) {
+    const CacheConfig& c = step.config();
+    std::vector<std::int64_t> cu_q{0}, cu_k{0}, positions;
+    for (std::size_t n = range.begin; n < range.end; ++n) {
+        cu_q.push_back(cu_q.back() + step.queries(n));
+        cu_k.push_back(cu_k.back() + step.lengths[n]);
+        const std::vector<std::int64_t> own = step.caches[n]->positions(step.lengths[n]);
+        positions.insert(positions.end(), own.begin(), own.end());
+    }
+    const DType dtype = whole.q.dtype() == DType::f64 ? DType::f64 : DType::f32;
+    Tensor k = gather_tokens(context, step, range, cu_k, step.memory().k_rows, step.pool->k_layout, c.head_size, dtype);
+    const Tensor v =
+        gather_tokens(context, step, range, cu_k, step.memory().v_rows, step.pool->v_layout, c.value_size, dtype);
+    Tensor q = Tensor::uninitialised(dtype, {1, whole.heads, cu_q.back(), c.head_size});
+    const std::int64_t first = step.cu_q[range.begin], last = step.cu_q[range.end];
+    copy_rows(whole.q.slice(2, first, last), q);
+    for (std::size_t n = range.begin; n < range.end && step.pool->rotate_on_read; ++n) {
+        if (step.lengths[n] == 0) { continue; }
+        // The table that this length asks for, for the queries and all keys alike.
+        const RopeTable table = rope_table(*c.rope, step.caches[n]->position(step.lengths[n] - 1) + 1);
+        const auto turn = [&](Tensor& x, std::int64_t begin, std::int64_t end, const std::int64_t* where) {
+            if (begin == end) { return; }
+            const MutableView part = x.view().slice(2, begin, end).slice(3, step.pool->rotated_from(), c.head_size);
+            rope(context, part, part, table, {.positions = View(DType::i64, where, Shape{1, end - begin})});
+        };
+        const std::size_t entry = n - range.begin;
+        turn(k, cu_k[entry], cu_k[entry + 1], positions.data() + cu_k[entry]);
+        turn(q, cu_q[entry], cu_q[entry + 1], step.positions.data() + step.cu_q[n]);
+    }
+    AttentionOptions options = whole.options;
+    options.scale = whole.scale;
+    cut_options(options, static_cast<std::int64_t>(range.begin), static_cast<std::int64_t>(range.end));
+    options.cu_seqlens_q = integers(cu_q, {static_cast<std::int64_t>(cu_q.size())});
+    options.cu_seqlens_k = integers(cu_k, {static_cast<std::int64_t>(cu_k.size())});
+    options.query_positions = View(DType::i64, step.positions.data() + first, Shape{1, last - first});
+    options.key_positions = integers(positions, {1, cu_k.back()});
+    const auto rows = [&](auto view) { return view ? view.slice(2, first, last) : view; };
+    attend_mixed(context, q, k, v, rows(whole.out), options, rows(whole.lse));
+}
+
+/// Queries as the stored keys are: rotated, where that is ours to do.
+Tensor rotated_queries(Context& context, const CachedStep& step, const View& q) {
+    const CachePool::State& pool = *step.pool;
+    if (!pool.table || q.shape().elements() == 0) { return {}; }
+    Tensor turned = Tensor::uninitialised(q.dtype(), q.shape());
+    const RopeOptions where{.positions = integers(step.rope_positions, {1, step.all_queries()})};
+    if (pool.rotated_from() == 0) {
+        rope(context, q, turned, *pool.table, where);
+        return turned;
+    }
+    copy_rows(q, turned);
+    const MutableView part = turned.view().slice(3, pool.rotated_from(), q.extent(3));
+    rope(context, part, part, *pool.table, where);
+    return turned;
+}
+
+void refuse_given(const char* function, const AttentionOptions& o) {
+    const std::pair<const char*, const View*> left_alone[] = {{"query_lengths", &o.query_lengths},
+                                                              {"key_lengths", &o.key_lengths},
+                                                              {"cu_seqlens_q", &o.cu_seqlens_q},
+                                                              {"cu_seqlens_k", &o.cu_seqlens_k},
+                                                              {"key_positions", &o.key_positions}};
+    for (const auto& [name, view] : left_alone) {
+        if (*view) { refuse(function, name, "none, as the caches know", "a tensor"); }
+    }
+    if (o.align != Align::bottom_right) { refuse(function, "align", "bottom_right", "top_left"); }
+}
+
+}  // namespace
+
+EntryCall::EntryCall(const CachedStep& step, const AttentionProblem& whole) : problem(whole), cu_q{0}, cu_k{0} {
+    const CachePool::State::Layer& memory = step.memory();
+    pages = {.k = memory.k_rows, .v = memory.v_rows, .page_size = step.config().page_size, .tables = nullptr};
+}
+
+void EntryCall::add(const std::int32_t* table, std::int64_t queries, std::int64_t slots) {
+    tables.push_back(table);
+    cu_q.push_back(cu_q.back() + queries);
+    cu_k.push_back(cu_k.back() + slots);
+}
+
+AttentionProblem& EntryCall::finish(const View& q, const MutableView& out, const MutableView& lse) {
+    const auto count = static_cast<std::int64_t>(cu_q.size());
+    pages.tables = tables.data();
+    problem.pages = &pages;
+    problem.q = q;
+    problem.out = out;
+    problem.lse = lse;
+    problem.batch = count - 1;
+    problem.queries = cu_q.back();
+    problem.keys = cu_k.back();
+    problem.options.cu_seqlens_q = integers(cu_q, {count});
+    problem.options.cu_seqlens_k = integers(cu_k, {count});
+    problem.options.query_positions = {};
+    return problem;
+}
+
+void attend_caches(Context& context, const CachedStep& step, const AttentionProblem& given) {
+    AttentionProblem problem = given;
+    const Tensor turned = rotated_queries(context, step, problem.q);
+    if (turned) { problem.q = turned; }
+    const std::vector<Way> ways = ways_of(step, problem.options);
+    std::vector<bool> done(step.count(), false);
+    std::vector<std::size_t> plain;
+    for (std::size_t n = 0; n < step.count(); ++n) {
+        if (ways[n] == Way::plain && step.queries(n) > 0) { plain.push_back(n); }
+    }
+    for (const PrefixGroup& group : prefix_groups(step, problem, plain)) {
+        attend_group(context, step, problem, group);
+        for (const std::size_t n : group.members) { done[n] = true; }
+    }
+    for (std::size_t begin = 0; begin < step.count();) {
+        std::size_t end = begin;
+        while (end < step.count() && !done[end] && ways[end] == ways[begin]) { ++end; }
+        if (end == begin) {
+            ++begin;
+            continue;
+        }
+        if (ways[begin] == Way::dense) {
+            attend_dense(context, step, problem, {begin, end});
+        } else {
+            attend_in_pages(context, step, problem, {begin, end}, ways[begin]);
+        }
+        begin = end;
+    }
+}
+
+void attend_step(Context& context, CachedStep& step, const View& q, const View& k, const View& v,
+                 const MutableView& out, const AttentionOptions& given, const MutableView& lse) {
+    AttentionOptions options = given;
+    refuse_given(step.function, options);
+    std::vector<std::int64_t> cu_k{0};
+    for (const std::int64_t length : step.lengths) { cu_k.push_back(cu_k.back() + length); }
+    const auto count = static_cast<std::int64_t>(cu_k.size());
+    options.cu_seqlens_q = integers(step.cu_q, {count});
+    options.cu_seqlens_k = integers(cu_k, {count});
+    const CacheConfig& c = step.config();
+    const AttentionProblem problem = checked_cached(step.function, q,
+                                                    {.kv_heads = c.kv_heads,
+                                                     .queries = step.all_queries(),
+                                                     .keys = cu_k.back(),
+                                                     .head_size = c.head_size,
+                                                     .value_size = c.value_size},
+                                                    out, options, lse);
+    for (const auto& [name, input] : {std::pair("k", k), std::pair("v", v)}) {
+        for (const auto& [output_name, output] : {std::pair("out", out), std::pair("lse", lse)}) {
+            check_apart(step.function, output_name, output, name, input);
+        }
+    }
+    choose_attention_kernel(step.function, problem);  // complains now rather than with the tokens in
+    if (!step.appends) {
+        attend_caches(context, step, problem);
+        return;
+    }
+    CacheAppend append(context, step, k, v);
+    attend_caches(context, step, problem);
+    append.keep();
+}
+
+void cached_attend(Context& context, const CacheBatch& batch, const View& q, const View& k, const View& v,
+                   const MutableView& out, const AttentionOptions& options, const MutableView& lse) {
+    constexpr const char* function = "cached_attend";
+    if (!q || q.rank() != 4) {
+        refuse(function, "q", "a tensor [1,H,T,D]", q ? to_string(q.shape()) : std::string("none"));
+    }
+    const bool appends = k || v;
+    CachedStep step =
+        checked_step(function, batch, CacheKind::attention, q.extent(2), appends, options.query_positions);
+    if (appends) { check_rows(step, "k", k, v, q.dtype()); }
+    attend_step(context, step, q, k, v, out, options, lse);
+}
+
+}  // namespace heed

@@ -1,0 +1,304 @@
+#pragma once
+#include "cpu/attention/backward/gradients.h"
+#include "cpu/attention/backward/plan.h"
+#include "cpu/attention/backward/sums.h"
+
+/// The backward pass. For a tile of rows and a block of keys, with x, w as in the forward pass, all transposed
+/// [key][row]:
+///
+///     w  = 2^(x - lse)                   scores again
+///     dw = keep/(1-p) * dO V^T
+///     dx = w (dw - delta),  delta = dO . O - dlse
+///     dV += (keep/(1-p) w)^T dO,   dK += dx'^T Q,   dQ += dx' K,   dx' = scale dx (1 - tanh^2)
+
+namespace heed::cpu {
+
+/// Rows that the next tile needs; transposing them would jump from row to row.
+class TileAhead : public LinesAhead<4> {
+public:
+    HEED_INLINE void add(const Tensor4& from, const RowTile& tile, std::int64_t size) {
+        const std::int64_t bytes = size * from.element_size;
+        if (from.column != 1) { return; }
+        if (is_run(tile)) {
+            return add_run(row_address(from, tile, 0), from.row * from.element_size, bytes, tile.rows);
+        }
+        for (int r = 0; r < tile.rows; ++r) {
+            const char* row = row_address(from, tile, r);
+            for (std::int64_t at = 0; at < bytes; at += 64) { __builtin_prefetch(row + at, 0, 2); }
+        }
+    }
+    /// Rows of `bytes`, `step` apart, where they follow each other.
+    HEED_INLINE void add(const char* first, std::int64_t step, std::int64_t bytes, const RowTile& tile) {
+        if (is_run(tile)) { add_run(first, step, bytes, tile.rows); }
+    }
+
+private:
+    /// The rows of one head follow each other.
+    static HEED_INLINE bool is_run(const RowTile& tile) { return tile.head[0] == tile.head[tile.rows - 1]; }
+};
+
+template <class Isa, class Product>
+class Backward {
+public:
+    using Scratch = BackwardScratch<Isa, Product>;
+    using Gradients = BackwardGradients<Isa, Product>;
+    static constexpr bool pairs = Product::depth_per_lane == 2;
+
+    /// Keys of one chunk against all rows of the group's heads.
+    static void chunk(const Call& call, const BackwardPlan& plan, const Sequence& s, const BackwardSplit& split,
+                      std::int64_t b, std::int64_t g, std::int64_t n, const DqPart& dq, const Scratch& scratch) {
+        const BackwardSizes<Isa, Product> z(call);
+        const Keys keys = keys_of(call, s);
+        const std::int64_t begin = n * split.chunk_keys;
+        const std::int64_t end = smaller(s.keys, begin + split.chunk_keys);
+        const std::int64_t tiles = split.rows.tiles;
+        if (begin >= end && n > 0) { return; }
+        const std::int64_t first_tile = delta_begin(call, plan, b) + g * tiles;
+        DeltaSlot* deltas = plan.deltas + first_tile;
+        bool* met = plan.met + first_tile * plan.most_chunks + n * tiles;
+        for (std::int64_t at = begin; at < end || at == begin; at += split.super_keys) {
+            const std::int64_t count = smaller(split.super_keys, end - at);
+            KeyPanel panel{.begin = at, .count = count};
+            pack_panel<Isa, Product>(call, s, g, scratch, panel);
+            place_sums(call, s, g, scratch, panel);
+            for (std::int64_t j = 0; j < count; j += pattern_keys) { scratch.begun[j / pattern_keys] = false; }
+            const bool sinks = n == 0 && at == begin && call.sinks;
+            // The next tile that has something to do, from number t on.
+            const auto find = [&](std::int64_t t, Meeting& meeting) {
+                for (; t < tiles; ++t) {
+                    fill_rows(call, s, keys, split.rows, b, g, t, Isa::lanes, meeting.tile);
+                    meet(call, s, keys, at, count, meeting);
+                    if (meeting.count > 0 || sinks) { break; }
+                }
+                meeting.number = t;
+            };
+            TileAhead ahead;
+            const auto find_and_fetch = [&](std::int64_t t, Meeting& meeting) {
+                find(t, meeting);
+                if (meeting.number == tiles) { return; }
+                ahead.add(call.q, meeting.tile, call.head_size);
+                ahead.add(call.dout, meeting.tile, call.value_size);
+                if (!deltas[meeting.number].is_ready()) { ahead.add(call.out, meeting.tile, call.value_size); }
+                ahead.add(reinterpret_cast<const char*>(dq_row(call, g, meeting.tile, 0, dq)), dq.row * 4,
+                          call.head_size * 4, meeting.tile);
+            };
+            Meeting* now = scratch.meetings;
+            Meeting* next = scratch.meetings + 1;
+            for (find_and_fetch(0, *now); now->number < tiles;) {
+                const RowTile& tile = now->tile;
+                ahead.rest();
+                pack_rows<Isa, Product>(call, tile, deltas[now->number], scratch);
+                find_and_fetch(now->number + 1, *next);
+                if (sinks) { add_sinks(call, plan, b, tile, scratch); }
+                if (now->count > 0) {
+                    // This chunk's part of dq is made of the tiles: the first keys they meet set it.
+                    const Old old_dq = met[now->number] ? Old::keep : Old::none;
+                    met[now->number] = true;
+                    // Straight into dq where the tile's rows follow each other there, as those of one head do.
+                    const bool straight = call.head_size == z.head_stride && tile.head[0] == tile.head[tile.rows - 1];
+                    RowSums sums{scratch.dq_tile, z.head_stride, Old::none};
+                    if (straight) { sums = {dq_row(call, g, tile, 0, dq), dq.row, old_dq}; }
+                    with_lanes<Isa>(tile.lanes, [&]<int L>() {
+                        for (int r = 0; r < now->count; ++r) {
+                            const PatternRun& run = now->runs[r];
+                            step<L>(call, plan, s, keys, b, n, tile, panel, run.begin, run.end - run.begin, run.cover,
+                                    sums, ahead, scratch);
+                        }
+                    });
+                    const bool nothing = sums.old == Old::none;
+                    if (!straight || nothing) {
+                        put_dq<Isa, Product>(call, g, tile, nothing ? nullptr : scratch.dq_tile, old_dq, dq);
+                    }
+                }
+                Meeting* done = now;
+                now = next;
+                next = done;
+            }
+            store_keys(call, s, g, panel, scratch);
+        }
+    }
+
+    /// dq rows of one head from its chunks' parts, in order.
+    static void store_dq(const Call& call, const BackwardPlan& plan, const Sequence& s, const BackwardSplit& split,
+                         std::int64_t b, std::int64_t h, std::int64_t begin, std::int64_t end, const DqPart* parts,
+                         float* sum) {
+        const std::int64_t size = call.dq.element_size;
+        const std::int64_t tiles = split.rows.tiles;
+        const bool* met = plan.met + (delta_begin(call, plan, b) + h / call.group * tiles) * plan.most_chunks;
+        for (std::int64_t i = begin; i < end; ++i) {
+            const std::int64_t tile = tile_of_row(call, split.rows, h, i);
+            const float* row = nullptr;
+            for (std::int64_t n = 0; n < split.chunks; ++n) {
+                if (!met[n * tiles + tile]) { continue; }
+                const float* more = parts[n].data + h % call.group * parts[n].head + i * parts[n].row;
+                if (row == nullptr) {
+                    row = more;
+                    continue;
+                }
+                if (row != sum) { __builtin_memcpy(sum, row, static_cast<std::size_t>(call.head_size) * 4); }
+                for (std::int64_t c = 0; c < call.head_size; ++c) { sum[c] += more[c]; }
+                row = sum;
+            }
+            if (row == nullptr) {
+                __builtin_memset(sum, 0, static_cast<std::size_t>(call.head_size) * 4);
+                row = sum;
+            }
+            const std::int64_t at = s.batch * call.dq.b + h * call.dq.h + (s.query_begin + i) * call.dq.row;
+            if (reinterpret_cast<const char*>(row) == call.dq.data + at * size) { continue; }
+            store_gradient<Isa>(call.dq, at, call.head_size, row, 1);
+        }
+    }
+
+private:
+    struct Span {
+        std::int64_t begin;
+        std::int64_t end;
+    };
+
+    /// What the tile sees of keys [begin, begin + count), in runs that a step can take.
+    static void meet(const Call& call, const Sequence& s, const Keys& keys, std::int64_t begin, std::int64_t count,
+                     Meeting& meeting) {
+        const RowTile& tile = meeting.tile;
+        meeting.count = 0;
+        if (!tile.visible || tile.begin >= begin + count || tile.end <= begin) { return; }
+        if (call.pattern && !pattern_sees(call, keys, tile, begin, count)) { return; }
+        for (std::int64_t j = 0; j < count; j += call.tile_keys) {
+            PatternRun* runs = meeting.runs + meeting.count;
+            const std::int64_t size = smaller(call.tile_keys, count - j);
+            runs[0] = {0, size, Cover::all};
+            const int more = call.pattern ? pattern_runs(call, s, keys, tile, begin + j, size, runs) : 1;
+            for (int r = 0; r < more; ++r) {
+                runs[r].begin += j;
+                runs[r].end += j;
+            }
+            meeting.count += more;
+        }
+    }
+
+    /// The sink's share of the softmax: dsink = -sum_i w_sink delta.
+    static void add_sinks(const Call& call, const BackwardPlan& plan, std::int64_t b, const RowTile& tile,
+                          const Scratch& scratch) {
+        for (int r = 0; r < tile.rows; ++r) {
+            const double sink = sink_of(call, tile.head[r]) * std::numbers::log2e;
+            const double share =
+                exp2(sink - static_cast<double>(scratch.lse[r]) - static_cast<double>(scratch.lse_rest[r]));
+            plan.sink_parts[(b - plan.first_entry) * call.heads + tile.head[r]] -=
+                share * static_cast<double>(scratch.delta[r]);
+        }
+    }
+
+    template <int L>
+    static void step(const Call& call, const BackwardPlan& plan, const Sequence& s, const Keys& keys, std::int64_t b,
+                     std::int64_t n, const RowTile& tile, KeyPanel& panel, std::int64_t offset, std::int64_t count,
+                     Cover pattern, RowSums& sums, TileAhead& ahead, const Scratch& scratch) {
+        const BackwardSizes<Isa, Product> z(call);
+        KeyBlock block{.begin = panel.begin + offset, .count = count};
+        if (tile.begin >= block.begin + count || tile.end <= block.begin) { return; }
+        fill_key_positions(call, s, keys, block.begin, count, scratch.score.positions, block.least, block.most);
+        block.positions = scratch.score.positions;
+        const std::int64_t stride = tile.lanes * tile.vectors;
+
+        block.k = panel.k + offset * panel.k_stride;
+        block.k_stride = panel.k_stride;
+        std::int64_t seen_begin = 0;
+        std::int64_t seen_end = 0;
+        seen_keys(tile, block, seen_begin, seen_end);
+        bool careful = false;
+        const bool in_pairs =
+            Gradients::template of_block<L>(call, tile, keys, block, pattern, panel, offset, careful, scratch);
+        if (call.problem->gradients.dbias) { spill_dbias<L>(call, tile, block, scratch); }
+        if (call.problem->gradients.dalibi_slopes) { add_slopes<L>(call, plan, b, n, tile, block, scratch); }
+        if (Gradients::scales_late(call)) { Gradients::template scale_dx<L>(call, tile, block, scratch); }
+        const Old old_keys = begin_keys(panel, offset + seen_begin, offset + seen_end, careful, z, scratch);
+        if (careful) {
+            careful_products<Isa, Product>(call, tile, block, panel, offset, sums, scratch);
+            return;
+        }
+
+        // Rows that see keys m .. m+count, and keys that rows m .. m+count see.
+        constexpr int d = Product::depth_per_lane;
+        const auto rows_of = [&](std::int64_t m, int size) {
+            int first = 0;
+            int last = 0;
+            vectors_seeing(tile, block.begin + m, block.begin + m + size, first, last);
+            const std::int64_t to = smaller<std::int64_t>(last * L, tile.rows);
+            return first < last ? Span{first * L / d, (to + d - 1) / d} : Span{0, 0};
+        };
+        const auto keys_of_rows = [&](std::int64_t m, int size) {
+            std::int64_t from = block.count;
+            std::int64_t to = 0;
+            for (std::int64_t v = m / L; v <= (m + size - 1) / L; ++v) {
+                const std::int64_t vector_begin = larger<std::int64_t>(tile.some_begin[v] - block.begin, 0);
+                const std::int64_t vector_end = smaller<std::int64_t>(tile.some_end[v] - block.begin, block.count);
+                if (vector_begin < vector_end) {
+                    from = smaller(from, vector_begin);
+                    to = larger(to, vector_end);
+                }
+            }
+            return Span{from / d, (to + d - 1) / d};
+        };
+        const float* w = scratch.score.scores;
+        const float* dx = scratch.dw;
+        const float* dx_by_key = scratch.dw;
+        std::int64_t w_stride = stride;
+        if constexpr (pairs) {
+            if (!in_pairs) {
+                Gradients::clear_odd_row(tile, seen_begin, seen_end, scratch);
+                pair_rows<Isa, L>(tile, seen_begin, seen_end, w, scratch.w_pairs);
+                pair_rows<Isa, L>(tile, seen_begin, seen_end, dx, scratch.dx_pairs);
+                pair_weights<Isa, L>(tile, block, dx, scratch.dx_key_pairs);
+            }
+            w = scratch.w_pairs;
+            dx = scratch.dx_pairs;
+            dx_by_key = scratch.dx_key_pairs;
+            w_stride = stride / 2;
+        }
+        constexpr int lanes = Isa::lanes;
+        const auto shifted = [&](std::int64_t m, int size) { return rows_of(seen_begin + m, size); };
+        matrix_add<Isa, Product, lanes, Walk::along_row>(
+            w + seen_begin * w_stride, w_stride, scratch.dout_rows->data, scratch.dout_rows->stride,
+            panel.dv + (offset + seen_begin) * panel.dv_stride, panel.dv_stride, seen_end - seen_begin,
+            static_cast<int>(z.value_stride / lanes), old_keys, nullptr, shifted, ahead);
+        matrix_add<Isa, Product, lanes, Walk::along_row>(
+            dx + seen_begin * w_stride, w_stride, scratch.q_rows->data, scratch.q_rows->stride,
+            panel.dk + (offset + seen_begin) * panel.dk_stride, panel.dk_stride, seen_end - seen_begin,
+            static_cast<int>(z.head_stride / lanes), old_keys, nullptr, shifted, ahead);
+        matrix_add<Isa, Product, lanes, Walk::along_column>(
+            dx_by_key, stride, panel.k_rows + offset / d * panel.k_rows_stride, panel.k_rows_stride, sums.data,
+            sums.stride, tile.rows, static_cast<int>(z.head_stride / lanes), sums.old, nullptr, keys_of_rows, ahead);
+        sums.old = Old::keep;
+    }
+
+    template <int L>
+    static void spill_dbias(const Call& call, const RowTile& tile, const KeyBlock& block, const Scratch& scratch) {
+        std::int64_t begin = 0;
+        std::int64_t end = 0;
+        seen_keys(tile, block, begin, end);
+        const std::int64_t stride = tile.lanes * tile.vectors;
+        const std::int64_t pitch = round_up(call.tile_keys, 16);
+        transpose_rows<Isa, L>([&](std::int64_t j) { return scratch.dw + (begin + j) * stride; }, end - begin,
+                               tile.rows, scratch.score.rows, pitch);
+        for (int r = 0; r < tile.rows; ++r) {
+            add_dbias(call, tile, r, block.begin + begin, end - begin, scratch.score.rows + r * pitch);
+        }
+    }
+
+    template <int L>
+    static void add_slopes(const Call& call, const BackwardPlan& plan, std::int64_t b, std::int64_t chunk,
+                           const RowTile& tile, const KeyBlock& block, const Scratch& scratch) {
+        std::int64_t begin = 0;
+        std::int64_t end = 0;
+        seen_keys(tile, block, begin, end);
+        const std::int64_t stride = tile.lanes * tile.vectors;
+        for (int r = 0; r < tile.rows; ++r) {
+            double sum = 0;
+            for (std::int64_t j = begin; j < end; ++j) {
+                const auto away = static_cast<double>(tile.position[r] - block.positions[j]);
+                sum -= static_cast<double>(scratch.dw[j * stride + r]) * (away < 0 ? -away : away);
+            }
+            plan.slope_parts[((b - plan.first_entry) * call.heads + tile.head[r]) * plan.most_chunks + chunk] += sum;
+        }
+    }
+};
+
+}  // namespace heed::cpu

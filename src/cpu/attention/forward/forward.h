@@ -1,0 +1,392 @@
+#pragma once
+#include "cpu/attention/forward/finish.h"
+#include "cpu/attention/pack.h"
+#include "cpu/attention/pairs.h"
+
+namespace heed::cpu {
+
+/// Short sequences: what a task to come will read, asked for in thirds before the products of this one.
+struct NextHead {
+    const Call* call = nullptr;  ///< null: there is none, or it is near enough
+    std::int64_t b = 0, g = 0, queries = 0, keys = 0;
+
+    HEED_INLINE void fetch_queries() const {
+        for (std::int64_t n = 0; call != nullptr && n < call->group; ++n) {
+            fetch(call->q, g * call->group + n, queries, call->head_size);
+        }
+    }
+    HEED_INLINE void fetch_keys() const {
+        if (call != nullptr) { fetch(call->k, g, keys, call->head_size); }
+    }
+    HEED_INLINE void fetch_values() const {
+        if (call != nullptr) { fetch(call->v, g, keys, call->value_size); }
+    }
+
+private:
+    HEED_INLINE void fetch(const Tensor4& from, std::int64_t h, std::int64_t rows, std::int64_t size) const {
+        const char* row = from.data + (b * from.b + h * from.h) * from.element_size;
+        for (std::int64_t r = 0; r < rows; ++r, row += from.row * from.element_size) {
+            for (std::int64_t at = 0; at < size * from.element_size; at += 64) { __builtin_prefetch(row + at, 0, 2); }
+        }
+    }
+};
+
+/// A task of the forward pass: tiles [first, first + tiles) of key/value head g of entry b, over keys [key_begin,
+/// key_end).
+struct ForwardTask {
+    Sequence s;
+    Split split;
+    std::int64_t b = 0, g = 0, part = 0, first = 0, tiles = 0, key_begin = 0, key_end = 0;
+};
+
+/// Scratch of one worker, laid out in one piece of memory.
+template <class Isa, class Product>
+struct ForwardScratch {
+    RowTile* tiles;
+    float* q;             ///< [tiles_per_task][depth][64]
+    float* sums;          ///< [tiles_per_task][64][value_stride]
+    float* largest;       ///< [tiles_per_task][64]
+    float* sum;           ///< [tiles_per_task][64]
+    float* staging;       ///< [64][row_stride] query rows on their way to q
+    float* now;           ///< [64]
+    float* alpha;         ///< [2][64]
+    bool* fresh;          ///< [tiles_per_task] nothing has been summed yet
+    bool* straight;       ///< [tiles_per_task] one block is all there is: its product goes straight to out
+    float* pairs;         ///< [2][keys/2][64] weights as pairs of bf16
+    BiasRows* bias_rows;  ///< [tiles_per_task]
+    PatternWork* work;    ///< [tiles_per_task] with a pattern
+    PackScratch pack;
+    ScoreScratch score;
+    NextHead next;
+    const ForwardTask* next_task;  ///< most likely; null: not worth asking for
+
+    static std::size_t layout(const Call& call, std::int64_t tiles, char* memory, ForwardScratch* to) {
+        Arena arena{memory};
+        ForwardScratch s{};
+        const Sizes<Isa, Product> z(call);
+        const auto count = static_cast<std::size_t>(tiles);
+        s.tiles = arena.take<RowTile>(count);
+        s.q = arena.take<float>(count * z.depth * most_rows);
+        s.sums = arena.take<float>(count * most_rows * z.value_stride);
+        s.largest = arena.take<float>(count * most_rows);
+        s.sum = arena.take<float>(count * most_rows);
+        s.staging = arena.take<float>(most_rows * z.row_lanes);
+        s.now = arena.take<float>(most_rows);
+        s.alpha = arena.take<float>(2 * most_rows);
+        s.fresh = arena.take<bool>(count);
+        s.straight = arena.take<bool>(count);
+        s.pairs = arena.take<float>((z.keys + 1) / 2 * 2 * most_rows);
+        s.work = arena.take<PatternWork>(call.pattern ? count : 0);
+        s.bias_rows = arena.take<BiasRows>(count);
+        s.pack = PackScratch::take(arena, z.keys * z.key_stride, (z.keys + 1) / 2 * 2 * z.value_stride);
+        s.score.scores = arena.take<float>((z.keys + 1) * most_rows);
+        const bool dense = call.bias.data != nullptr || call.allow.data != nullptr || call.pattern;
+        s.score.rows = arena.take<float>(dense ? most_rows * round_up(z.keys, 16) : 0);
+        s.score.positions = arena.take<std::int32_t>(z.keys);
+        if (to != nullptr) { *to = s; }
+        return arena.used;
+    }
+};
+
+template <class Isa, class Product>
+class Forward {
+public:
+    using Scratch = ForwardScratch<Isa, Product>;
+
+    /// Short sequences have a way of their own (NextHead); with a window or a pattern the first keys are elsewhere.
+    static HEED_INLINE bool worth_asking_for(const Call& call, const Split& split) {
+        return split.heads_per_tile == 1 && split.tiles >= split.tiles_per_task && call.problem->reach.left < 0 &&
+               !call.pattern;
+    }
+
+    /// Tiles [first_tile, first_tile + tiles) of key/value head g over keys [key_begin, key_end).
+    static void task(const Call& call, const Sequence& s, const Split& split, std::int64_t b, std::int64_t g,
+                     std::int64_t first_tile, std::int64_t tiles, std::int64_t key_begin, std::int64_t key_end,
+                     const Scratch& scratch, const Partial* partial) {
+        const Sizes<Isa, Product> z(call);
+        const Keys keys = keys_of(call, s);
+        const bool dense = call.bias.data != nullptr || call.allow.data != nullptr;
+        std::int64_t begin = key_end;
+        std::int64_t end = key_begin;
+        Progress progress;
+        for (std::int64_t t = 0; t < tiles; ++t) {
+            RowTile& tile = scratch.tiles[t];
+            fill_rows(call, s, keys, split, b, g, first_tile + t, Isa::lanes, tile);
+            pack_queries<Isa, Product>(call, tile, scratch.staging, scratch.q + t * z.depth * most_rows);
+            if (dense) { scratch.bias_rows[t].fill(call, tile); }
+            scratch.fresh[t] = true;
+            for (int r = 0; r < most_rows; ++r) {
+                scratch.largest[t * most_rows + r] = negative_infinity;
+                scratch.sum[t * most_rows + r] = 0;
+            }
+            if (tile.visible) {
+                begin = smaller<std::int64_t>(begin, tile.begin);
+                end = larger<std::int64_t>(end, tile.end);
+            }
+        }
+        begin = larger(begin, key_begin);
+        begin -= (begin - key_begin) % call.tile_keys;
+        end = smaller(end, key_end);
+        for (std::int64_t t = 0; t < tiles; ++t) {
+            const RowTile& tile = scratch.tiles[t];
+            scratch.straight[t] = partial == nullptr && !call.pattern && tile.visible &&
+                                  Finish<Isa>::goes_straight(call, tile, z.value_stride) &&
+                                  (tile.begin - begin) / call.tile_keys == (tile.end - 1 - begin) / call.tile_keys;
+        }
+        if (dense && begin < end) {
+            NextBias{scratch.bias_rows, scratch.tiles[0].rows, begin, end}.template ahead<Product>(call).rest();
+        }
+        const std::int64_t stride = pattern_blocks * call.tile_keys;
+        for (std::int64_t j = begin; j < end; j += call.tile_keys) {
+            const std::int64_t number = call.pattern ? (j - begin) % stride / call.tile_keys : 0;
+            if (call.pattern && number == 0) {
+                bool sees = false;
+                for (std::int64_t t = 0; t < tiles; ++t) {
+                    sees =
+                        pattern_work(call, s, keys, scratch.tiles[t], j, smaller(stride, end - j), scratch.work[t]) ||
+                        sees;
+                }
+                if (!sees) {
+                    j += stride - call.tile_keys;
+                    continue;
+                }
+            }
+            KeyBlock block{.begin = j, .count = smaller(call.tile_keys, end - j)};
+            bool packed = false;
+            const std::int64_t following = smaller(call.tile_keys, end - j - block.count);
+            progress.ahead.forget();
+            if (following > 0) {
+                progress.ahead.add(value_rows(call, s, g), j + block.count, following, call.value_size);
+                progress.ahead.add(key_rows(call, s, g), j + block.count, following, call.head_size);
+            } else {
+                for (std::int64_t t = 0; partial == nullptr && t < tiles; ++t) {
+                    ask_for_out(call, scratch.tiles[t], progress.ahead);
+                }
+                if (scratch.next_task != nullptr) { ask_for(call, *scratch.next_task, progress.ahead); }
+            }
+            for (std::int64_t t = 0; t < tiles; ++t) {
+                const RowTile& tile = scratch.tiles[t];
+                if (tile.begin >= j + block.count || tile.end <= j) { continue; }
+                const int seen = call.pattern ? scratch.work[t].count[number] : 1;
+                if (seen == 0) { continue; }
+                if (!packed) {
+                    fill_key_positions(call, s, keys, j, block.count, scratch.score.positions, block.least, block.most);
+                    block.positions = scratch.score.positions;
+                    pack_keys<Isa, Product>(call, s, g, scratch.pack, block);
+                    // Values of the block before are still to be multiplied: pairs take half the room.
+                    progress.half = Product::depth_per_lane == 2 ? 1 - progress.half : 0;
+                    float* values = scratch.pack.v + progress.half * ((z.keys + 1) / 2) * z.value_stride;
+                    pack_values<Isa, Product>(call, s, g, values, block);
+                    packed = true;
+                }
+                const std::int64_t after = t + 1 < tiles ? t + 1 : 0;
+                const std::int64_t from = t + 1 < tiles ? j : j + call.tile_keys;
+                const NextBias next{dense && from < end ? scratch.bias_rows + after : nullptr,
+                                    scratch.tiles[after].rows, from, end};
+                with_lanes<Isa>(tile.lanes, [&]<int L>() {
+                    if (!call.pattern) { step<L>(call, tile, keys, block, Cover::all, next, t, progress, scratch); }
+                    for (int n = 0; call.pattern && n < seen; ++n) {
+                        const PatternRun& run = scratch.work[t].runs[number][n];
+                        KeyBlock part = block.template part<Product>(run.begin, run.end);
+                        step<L>(call, tile, keys, part, run.cover, next, t, progress, scratch);
+                    }
+                });
+            }
+        }
+        catch_up(call, progress, scratch);
+        for (std::int64_t t = 0; t < tiles; ++t) {
+            if (scratch.fresh[t]) { clear_sums(z, scratch, t); }
+            if (scratch.straight[t]) {
+                Finish<Isa>::put_sums(call, scratch.tiles[t], sums_of(z, scratch, t));
+            } else if (partial == nullptr) {
+                Finish<Isa>::rows(call, scratch.tiles[t], sums_of(z, scratch, t), z.value_stride);
+            } else {
+                keep(scratch, t, partial[t], z.value_stride);
+            }
+        }
+    }
+
+private:
+    /// Weights whose product with V is still to come: it is made beside the next ones.
+    struct Waiting {
+        const RowTile* tile = nullptr;  ///< null: there are none
+        std::int64_t t = 0;
+        std::int64_t begin = 0, count = 0;  ///< of the block of keys
+        const float* v = nullptr;
+        std::int64_t v_stride = 0;
+        const float* weights = nullptr;
+        const float* alpha = nullptr;
+
+        HEED_INLINE void wait(const RowTile& of, std::int64_t number, const KeyBlock& block, const float* made,
+                              const float* rescale) {
+            *this = {&of, number, block.begin, block.count, block.v, block.v_stride, made, rescale};
+        }
+    };
+
+    /// What goes from one step of a task to the next.
+    struct Progress {
+        KeysAhead ahead;
+        Waiting waiting;
+        int turn = 0;  ///< which weights are the next to be written
+        int half = 0;  ///< which values are the last that were packed
+    };
+
+    /// Rows that the end of a task writes to.
+    static HEED_INLINE void ask_for_out(const Call& call, const RowTile& tile, KeysAhead& ahead) {
+        if (tile.rows == most_rows && tile.head[0] == tile.head[most_rows - 1]) {  // they follow each other
+            ahead.add(call.out, row_address(call.out, tile, 0), most_rows, call.value_size);
+        }
+    }
+
+    /// What a task begins with: its queries, and the first block of keys and values.
+    static void ask_for(const Call& call, const ForwardTask& task, KeysAhead& ahead) {
+        for (std::int64_t t = task.first; t < task.first + task.tiles; ++t) {
+            const std::int64_t row = t / call.group * task.split.rows_per_tile;
+            const std::int64_t head = task.g * call.group + t % call.group;
+            const std::int64_t at = task.s.batch * call.q.b + head * call.q.h + (task.s.query_begin + row) * call.q.row;
+            ahead.add(call.q, call.q.data + at * call.q.element_size,
+                      smaller(task.split.rows_per_tile, task.s.queries - row), call.head_size);
+        }
+        const std::int64_t keys = smaller(call.tile_keys, task.key_end - task.key_begin);
+        ahead.add(key_rows(call, task.s, task.g), task.key_begin, keys, call.head_size);
+        ahead.add(value_rows(call, task.s, task.g), task.key_begin, keys, call.value_size);
+    }
+
+    template <int L>
+    static void step(const Call& call, const RowTile& tile, const Keys& keys, KeyBlock& block, Cover pattern,
+                     const NextBias& next, std::int64_t t, Progress& progress, const Scratch& scratch) {
+        const Sizes<Isa, Product> z(call);
+        float* scores = scratch.score.scores;
+        const std::int64_t stride = tile.lanes * tile.vectors;
+        const RowState state{scratch.largest + t * most_rows, scratch.sum + t * most_rows};
+        const float* q = scratch.q + t * z.depth * most_rows;
+        __builtin_memcpy(scratch.now, state.largest, static_cast<std::size_t>(stride) * 4);
+        Scored scored{};
+        scratch.next.fetch_queries();
+        if (is_plain(call, tile, block, pattern)) {
+            scored = plain_scores<Isa, Product, L>(call, tile, block, q, z.depth, scores, scratch.now);
+        } else {
+            scored = score_block<Isa, Product, L>(call, tile, keys, block, pattern, scratch.bias_rows[t], next, q,
+                                                  z.depth, scratch.score, nullptr, scratch.now);
+        }
+        scratch.next.fetch_keys();
+        const bool careful = scored.partial && !values_finite<Isa, Product>(call, block);
+        const bool drops = call.drop || call.keep.data != nullptr;
+        const bool in_pairs =
+            Product::depth_per_lane == 2 && !careful && (!drops || (call.keep.data == nullptr && block.begin % 2 == 0));
+        float* pairs = scratch.pairs + progress.turn * ((z.keys + 1) / 2) * most_rows;
+        float* alpha = scratch.alpha + progress.turn * most_rows;
+        if constexpr (Product::depth_per_lane == 2) {
+            if (in_pairs) {
+                // Their sum is also what lse is made of: rough only where nobody asks for that.
+                const auto weigh_pairs = call.has_lse ? pair_weights_of<L, false> : pair_weights_of<L, true>;
+                weigh_pairs(call, tile, block, scored, scores, state, alpha, pairs, progress, scratch);
+                if (drops) { drop_pairs<Isa, L>(call, tile, block, pairs); }
+                scratch.next.fetch_values();
+                progress.waiting.wait(tile, t, block, pairs, alpha);
+                progress.turn = 1 - progress.turn;
+                return;
+            }
+            catch_up(call, progress, scratch);
+        }
+        weigh<Isa, L>(tile, block, scored, careful, scores, scratch.now, state, alpha);
+        if (drops) { drop<Isa, L>(call, tile, block, scores); }
+        if (careful) {
+            if (scratch.fresh[t]) { clear_sums(z, scratch, t); }
+            scratch.fresh[t] = scratch.straight[t] = false;
+            careful_product<Isa, Product>(call, tile, block, scores, alpha, sums_of(z, scratch, t).sums);
+            return;
+        }
+        if constexpr (Product::depth_per_lane == 2) { pair_weights<Isa, L>(tile, block, scores, pairs); }
+        scratch.next.fetch_values();
+        progress.waiting.wait(tile, t, block, Product::depth_per_lane == 2 ? pairs : scores, alpha);
+        catch_up(call, progress, scratch);
+    }
+
+    /// Weights of the scores, and the product that waits.
+    template <int L, bool Rough>
+    static void pair_weights_of(const Call& call, const RowTile& tile, const KeyBlock& block, const Scored& scored,
+                                const float* scores, const RowState& state, float* alpha, float* pairs,
+                                Progress& progress, const Scratch& scratch) {
+        PairWeights<Isa, L, Rough> weights(tile, block, scored.factor, scores, scratch.now, pairs);
+        if constexpr (L == Isa::lanes) {
+            if (progress.waiting.tile != nullptr) {
+                add_values(call, progress, scratch, [&](auto&&... of) {
+                    matrix_add_beside<Isa, Product, Rough>(of..., weights, progress.ahead);
+                });
+            }
+        }
+        catch_up(call, progress, scratch);
+        weights.finish(state, alpha);
+    }
+
+    /// The product that waits, with nothing beside it.
+    static void catch_up(const Call& call, Progress& progress, const Scratch& scratch) {
+        if (progress.waiting.tile == nullptr) { return; }
+        add_values(call, progress, scratch, [&](auto&&... of) {
+            matrix_add<Isa, Product, Isa::lanes, Walk::along_column>(of..., progress.ahead);
+        });
+    }
+
+    /// Step 7 of the weights that wait: sums = alpha sums + weights V, or straight to out. multiply(...) is matrix_add.
+    template <class Multiply>
+    static HEED_INLINE void add_values(const Call& call, Progress& progress, const Scratch& scratch,
+                                       Multiply&& multiply) {
+        const Sizes<Isa, Product> z(call);
+        const Waiting& waiting = progress.waiting;
+        const RowTile& tile = *waiting.tile;
+        const auto span = [&](std::int64_t m, int count) {
+            std::int64_t from = waiting.count;
+            std::int64_t to = 0;
+            const int shift = __builtin_ctz(static_cast<unsigned>(tile.lanes));
+            for (std::int64_t n = m >> shift; n <= (m + count - 1) >> shift; ++n) {
+                const std::int64_t vector_begin = larger<std::int64_t>(tile.some_begin[n] - waiting.begin, 0);
+                const std::int64_t vector_end = smaller<std::int64_t>(tile.some_end[n] - waiting.begin, waiting.count);
+                if (vector_begin < vector_end) {
+                    from = smaller(from, vector_begin);
+                    to = larger(to, vector_end);
+                }
+            }
+            constexpr int d = Product::depth_per_lane;
+            return KeySpan{from / d, (to + d - 1) / d};
+        };
+        const auto add = [&](float* to, std::int64_t to_stride, Old how, const float* factor) {
+            multiply(waiting.weights, tile.lanes * tile.vectors, waiting.v, waiting.v_stride, to, to_stride, tile.rows,
+                     static_cast<int>(z.value_stride / Isa::lanes), how, factor, span);
+        };
+        if (scratch.straight[waiting.t]) {
+            float factor[most_rows];
+            Finish<Isa>::factors(call, tile, sums_of(z, scratch, waiting.t), factor);
+            add(reinterpret_cast<float*>(row_address(call.out, tile, 0)), call.out.row, Old::none_then_scale, factor);
+        } else {
+            const Old old = scratch.fresh[waiting.t] ? Old::none : Old::scale;
+            add(sums_of(z, scratch, waiting.t).sums, z.value_stride, old, waiting.alpha);
+        }
+        scratch.fresh[waiting.t] = false;
+        progress.waiting.tile = nullptr;
+    }
+
+    static Partial sums_of(const Sizes<Isa, Product>& z, const Scratch& scratch, std::int64_t t) {
+        return {scratch.sums + t * most_rows * z.value_stride, scratch.largest + t * most_rows,
+                scratch.sum + t * most_rows};
+    }
+
+    static void clear_sums(const Sizes<Isa, Product>& z, const Scratch& scratch, std::int64_t t) {
+        __builtin_memset(scratch.sums + t * most_rows * z.value_stride, 0,
+                         static_cast<std::size_t>(scratch.tiles[t].rows * z.value_stride) * 4);
+    }
+
+    struct KeySpan {
+        std::int64_t begin;
+        std::int64_t end;
+    };
+
+    static void keep(const Scratch& scratch, std::int64_t t, const Partial& to, std::int64_t value_stride) {
+        const auto rows = static_cast<std::size_t>(scratch.tiles[t].rows);
+        __builtin_memcpy(to.sums, scratch.sums + t * most_rows * value_stride, rows * value_stride * 4);
+        __builtin_memcpy(to.largest, scratch.largest + t * most_rows, rows * 4);
+        __builtin_memcpy(to.sum, scratch.sum + t * most_rows, rows * 4);
+    }
+};
+
+}  // namespace heed::cpu

@@ -1,0 +1,254 @@
+#pragma once
+#include "cpu/attention/backward/backward.h"
+#include "cpu/attention/decode/decode.h"
+#include "cpu/attention/forward/forward.h"
+#include "cpu/attention/forward/short.h"
+#include "cpu/attention/weights.h"
+#include "cpu/isa/tables.h"
+
+/// Attention for one instruction set: what the files of isa/ instantiate.
+
+namespace heed::cpu {
+
+/// Short plain sequences: whole heads, several in a row for whoever claims them, as a claim waits for the other
+/// threads'.
+template <class Isa>
+bool forward_short(detail::Pool& pool, const Call& call, const ForwardPlan& plan) {
+    if (plan.tasks_per_entry == 0) { return false; }  // entries of several sizes
+    const Sequence s = sequence_of(call, 0);
+    if (Decode<Isa>::takes(call, plan.split) || !ShortHeads<Isa>::takes(call, plan.split, s)) { return false; }
+    const ShortHeads<Isa> kernel(call, s);
+    const bool far = has_far_heads(call);
+    const std::int64_t heads = call.batch * call.heads;
+    const std::int64_t at_once = larger<std::int64_t>(1, smaller<std::int64_t>(heads / (32 * pool.threads()), 8));
+    detail::parallel(pool, (heads + at_once - 1) / at_once, plan.effort, [&](std::int64_t claim, int worker) {
+        const std::int64_t first = claim * at_once;
+        kernel.heads(first, smaller(at_once, heads - first), far, first + pool.threads() * at_once,
+                     kernel.scratch(pool.scratch(worker)));
+    });
+    return true;
+}
+
+template <class Isa, class Product>
+void forward_with(detail::Pool& pool, const Call& call) {
+    using Kernel = Forward<Isa, Product>;
+    using Scratch = ForwardScratch<Isa, Product>;
+    const Sizes<Isa, Product> z(call);
+    const ForwardPlan plan = plan_forward(call, pool, z.value_stride);
+    if constexpr (Product::depth_per_lane == 1) {
+        if (forward_short<Isa>(pool, call, plan)) { return; }
+    }
+    const bool far_heads = has_far_heads(call);
+    const auto partial_of = [&](std::int64_t b, const Split& split, std::int64_t g, std::int64_t tile,
+                                std::int64_t part) {
+        const std::int64_t index = (g * split.tiles + tile) * split.key_parts + part;
+        float* memory = plan.partials + plan.entries[b].first_partial + index * partial_floats(split, z.value_stride);
+        float* rows = memory + split.tile_rows * z.value_stride;
+        return Partial{memory, rows, rows + split.tile_rows};
+    };
+    const auto task_at = [&](std::int64_t task) {
+        const std::int64_t b = plan.entry_of_task(call.batch, task);
+        const Sequence s = sequence_of(call, b);
+        const Split split = plan.split_of(call, s);
+        // One head after the other, so that its keys and values are still in the last cache; of a head the last rows
+        // first: under a causal mask they have the most to do. With a pattern any rows may have, so that the heads take
+        // turns: nobody is left alone with the longest task of the last one.
+        std::int64_t n = task - plan.entries[b].first_task;
+        const std::int64_t part = n % split.key_parts;
+        n /= split.key_parts;
+        const std::int64_t g = call.pattern ? n % call.kv_heads : n / split.row_blocks;
+        const std::int64_t rows = call.pattern ? n / call.kv_heads : n % split.row_blocks;
+        const std::int64_t first = (split.row_blocks - 1 - rows) * split.tiles_per_task;
+        const std::int64_t tiles = smaller(split.tiles_per_task, split.tiles - first);
+        const std::int64_t key_begin = part * split.part_keys;
+        const std::int64_t key_end = smaller(s.keys, key_begin + split.part_keys);
+        return ForwardTask{s, split, b, g, part, first, tiles, key_begin, key_end};
+    };
+    detail::parallel(pool, plan.tasks, plan.effort, [&](std::int64_t task, int worker) {
+        const auto [s, split, b, g, part, first, tiles, key_begin, key_end] = task_at(task);
+        if (Decode<Isa>::takes(call, split)) {
+            typename Decode<Isa>::Scratch scratch;
+            const std::size_t bytes = Decode<Isa>::Scratch::layout(call, nullptr, nullptr);
+            Decode<Isa>::Scratch::layout(call, static_cast<char*>(pool.scratch(worker).at_least(bytes)), &scratch);
+            const Partial partial = split.key_parts == 1 ? Partial{} : partial_of(b, split, g, 0, part);
+            Decode<Isa>::task(call, s, split, b, g, key_begin, key_end, scratch,
+                              split.key_parts == 1 ? nullptr : &partial);
+            return;
+        }
+        if constexpr (Product::depth_per_lane == 1) {
+            if (ShortHeads<Isa>::takes(call, split, s)) {
+                const ShortHeads<Isa> kernel(call, s);
+                const std::int64_t head = b * call.heads + g * call.group;
+                kernel.heads(head, call.group, far_heads, head + pool.threads() * call.group,
+                             kernel.scratch(pool.scratch(worker)));
+                return;
+            }
+        }
+        Scratch scratch;
+        const std::size_t bytes = Scratch::layout(call, split.tiles_per_task, nullptr, nullptr);
+        Scratch::layout(call, split.tiles_per_task, static_cast<char*>(pool.scratch(worker).at_least(bytes)), &scratch);
+        if (far_heads && split.row_blocks == 1) {
+            const std::int64_t head = g + pool.threads();  // this thread's next task, most likely
+            const std::int64_t entry = b + head / call.kv_heads;
+            if (entry < call.batch) { scratch.next = {&call, entry, head % call.kv_heads, s.queries, s.keys}; }
+        }
+        ForwardTask next;
+        if (Kernel::worth_asking_for(call, split) && task + pool.threads() < plan.tasks) {  // its next one, most likely
+            next = task_at(task + pool.threads());
+            if (Kernel::worth_asking_for(call, next.split)) { scratch.next_task = &next; }
+        }
+        if (split.key_parts == 1) {
+            Kernel::task(call, s, split, b, g, first, tiles, key_begin, key_end, scratch, nullptr);
+            return;
+        }
+        Partial partial[most_task_tiles];
+        for (std::int64_t t = 0; t < tiles; ++t) { partial[t] = partial_of(b, split, g, first + t, part); }
+        Kernel::task(call, s, split, b, g, first, tiles, key_begin, key_end, scratch, partial);
+    });
+    detail::parallel(pool, plan.merges, plan.effort, [&](std::int64_t merge, int) {
+        const std::int64_t b = plan.entry_of_merge(call.batch, merge);
+        const Sequence s = sequence_of(call, b);
+        const Split split = plan.split_of(call, s);
+        const std::int64_t n = merge - plan.entries[b].first_merge;
+        const std::int64_t g = n / split.tiles;
+        const std::int64_t t = n % split.tiles;
+        RowTile tile;
+        fill_rows(call, s, keys_of(call, s), split, b, g, t, Isa::lanes, tile);
+        Partial parts[64];
+        for (std::int64_t part = 0; part < split.key_parts; ++part) { parts[part] = partial_of(b, split, g, t, part); }
+        Finish<Isa>::merge(call, tile, parts, split.key_parts, z.value_stride);
+    });
+    clear_all_rows(call);
+}
+
+template <class Isa, class Product>
+void backward_with(detail::Pool& pool, const Call& call) {
+    using Kernel = Backward<Isa, Product>;
+    using Scratch = BackwardScratch<Isa, Product>;
+    const std::int64_t bytes_per_key = BackwardSizes<Isa, Product>(call).bytes_per_key();
+    clear_reduced(call);
+    for (std::int64_t first = 0; first < call.batch;) {
+        const BackwardPlan plan = plan_backward(call, pool, first, bytes_per_key);
+        const detail::Effort effort = detail::effort_for(plan.operations);
+        detail::parallel(pool, plan.tasks, effort, [&](std::int64_t task, int worker) {
+            for_each_chunk(call, plan, task, [&](std::int64_t b, std::int64_t g, std::int64_t n) {
+                const Sequence s = sequence_of(call, b);
+                const BackwardSplit split = split_backward(call, s, bytes_per_key);
+                if (n >= split.chunks) { return; }
+                const bool own_dq = split.chunks == 1 && !call.dq_direct;
+                const std::int64_t dq_floats = own_dq ? call.group * s.queries * call.head_size : 0;
+                Scratch scratch;
+                const std::size_t bytes = Scratch::layout(call, split.super_keys, dq_floats, nullptr, nullptr);
+                char* memory = static_cast<char*>(pool.scratch(worker).at_least(bytes));
+                Scratch::layout(call, split.super_keys, dq_floats, memory, &scratch);
+                const DqPart dq = own_dq ? DqPart{scratch.dq, s.queries * call.head_size, call.head_size}
+                                         : dq_part(call, plan, s, split, b, g, n, bytes_per_key);
+                Kernel::chunk(call, plan, s, split, b, g, n, dq, scratch);
+                for (std::int64_t m = 0; split.chunks == 1 && m < call.group; ++m) {
+                    Kernel::store_dq(call, plan, s, split, b, g * call.group + m, 0, s.queries, &dq, scratch.dq_tile);
+                }
+            });
+        });
+        // Where keys were cut up, the parts of dq are summed in order, a block of rows at a time.
+        if (plan.most_chunks > 1) {
+            constexpr std::int64_t rows = 256;
+            const std::int64_t blocks = (call.queries + rows - 1) / rows;
+            detail::parallel(pool, plan.entries * call.heads * blocks, effort, [&](std::int64_t task, int worker) {
+                const std::int64_t b = plan.first_entry + task / blocks / call.heads;
+                const std::int64_t h = task / blocks % call.heads;
+                const Sequence s = sequence_of(call, b);
+                const BackwardSplit split = split_backward(call, s, bytes_per_key);
+                if (split.chunks == 1) { return; }
+                auto* sum =
+                    static_cast<float*>(pool.scratch(worker).at_least(static_cast<std::size_t>(call.head_size) * 4));
+                DqPart parts[BackwardSplit::most_chunks];
+                for (std::int64_t n = 0; n < split.chunks; ++n) {
+                    parts[n] = dq_part(call, plan, s, split, b, h / call.group, n, bytes_per_key);
+                }
+                const std::int64_t begin = task % blocks * rows;
+                Kernel::store_dq(call, plan, s, split, b, h, begin, smaller(s.queries, begin + rows), parts, sum);
+            });
+        }
+        add_reduced(call, plan);
+        first += plan.entries;
+    }
+    clear_gradient_rows(call);
+}
+
+template <class Isa, class Product>
+void weights_with(const Call& call, detail::Scratch& scratch, std::int64_t b, std::int64_t h, const std::int64_t* rows,
+                  std::int64_t count, std::int64_t stride, float* out) {
+    const Sequence s = sequence_of(call, b);
+    const Keys keys = keys_of(call, s);
+    for (std::int64_t first = 0; first < count; first += most_rows) {
+        RowTile tile;
+        fill_listed_rows(call, s, keys, b, h, rows + first, smaller<std::int64_t>(most_rows, count - first), Isa::lanes,
+                         tile);
+        if (tile.rows > 0) { Weights<Isa, Product>::rows(call, s, keys, tile, scratch, stride, out + first * stride); }
+        // Rows past their length are 0.
+        for (std::int64_t r = 0; r < smaller<std::int64_t>(most_rows, count - first); ++r) {
+            if (rows[first + r] >= s.queries) {
+                __builtin_memset(out + (first + r) * stride, 0, static_cast<std::size_t>(s.keys) * 4);
+            }
+        }
+    }
+}
+
+/// Calls function.template operator()<Product>(call) with the products of this instruction set; where it has products
+/// of bf16 and the call is of another type, `others` instead, the functions of a set without: the same code made once.
+template <class Function, class Others>
+HEED_INLINE void with_product(const AttentionProblem& problem, Function&& function, [[maybe_unused]] Others&& others) {
+    const Call call = make_call(problem);
+#if defined(__AVX512BF16__)
+    const bool stored =
+        call.pages == nullptr || (call.pages->k.storage == KvStorage::bf16 && call.pages->v.storage == KvStorage::bf16);
+    if (call.q.dtype == DType::bf16 && stored) { return function.template operator()<Bf16Product>(call); }
+    others(avx512_kernels.attention);
+#else
+    function.template operator()<FloatProduct>(call);
+#endif
+}
+
+template <class Isa>
+void forward(detail::Pool& pool, const AttentionProblem& problem) {
+    with_product(
+        problem, [&]<class Product>(const Call& call) { forward_with<Isa, Product>(pool, call); },
+        [&](const AttentionFunctions& others) { others.forward_with_bytes(pool, problem); });
+}
+
+/// Called by the set with products of bf16: a CPU that has those has products of bytes.
+template <class Isa>
+void forward_with_bytes(detail::Pool& pool, const AttentionProblem& problem) {
+#if defined(__AVX512F__) && !defined(__AVX512BF16__)
+    Call call = make_call(problem);
+    call.byte_products = true;
+    forward_with<Isa, FloatProduct>(pool, call);
+#else
+    forward<Isa>(pool, problem);
+#endif
+}
+
+template <class Isa>
+void backward(detail::Pool& pool, const AttentionProblem& problem) {
+    with_product(
+        problem, [&]<class Product>(const Call& call) { backward_with<Isa, Product>(pool, call); },
+        [&](const AttentionFunctions& others) { others.backward(pool, problem); });
+}
+
+template <class Isa>
+void weights(const AttentionProblem& problem, detail::Scratch& scratch, std::int64_t b, std::int64_t h,
+             const std::int64_t* rows, std::int64_t count, std::int64_t stride, float* out) {
+    with_product(
+        problem,
+        [&]<class Product>(const Call& call) {
+            weights_with<Isa, Product>(call, scratch, b, h, rows, count, stride, out);
+        },
+        [&](const AttentionFunctions& others) { others.weights(problem, scratch, b, h, rows, count, stride, out); });
+}
+
+template <class Isa>
+constexpr AttentionFunctions attention_functions() {
+    return {forward<Isa>, forward_with_bytes<Isa>, backward<Isa>, weights<Isa>};
+}
+
+}  // namespace heed::cpu
