@@ -2,7 +2,7 @@
 /// same numbers one by one, to the rounding of float32; i8 to that of 16-bit numbers, which some sets multiply it with.
 
 #include "cpu/instruction_sets.h"
-#include "decode_variants.h"
+#include "unit/cpu/attention/decode/decode_variants.h"
 #include "support/random.h"
 #include "support/sample.h"
 

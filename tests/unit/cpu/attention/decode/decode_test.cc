@@ -1,7 +1,7 @@
 /// Few rows over many keys, as in decoding, against the reference: each number of rows that has code of its own, where
 /// keys are many enough to be taken by it.
 
-#include "decode_variants.h"
+#include "unit/cpu/attention/decode/decode_variants.h"
 #include "support/random.h"
 
 #include <cmath>
