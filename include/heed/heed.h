@@ -1,19 +1,27 @@
 #pragma once
 /// All of heed.
 
+#include <heed/activation.h>
 #include <heed/attention.h>
 #include <heed/cache.h>
 #include <heed/cache_storage.h>
 #include <heed/context.h>
 #include <heed/convert_heads.h>
+#include <heed/cross_entropy.h>
+#include <heed/dropout.h>
 #include <heed/dtype.h>
+#include <heed/elementwise.h>
+#include <heed/embedding.h>
 #include <heed/error.h>
 #include <heed/infini_attention.h>
 #include <heed/inspect.h>
+#include <heed/linear.h>
 #include <heed/linear_attention.h>
 #include <heed/matmul.h>
 #include <heed/merge.h>
 #include <heed/mla.h>
+#include <heed/norm.h>
+#include <heed/optimizer.h>
 #include <heed/pattern.h>
 #include <heed/positions.h>
 #include <heed/random.h>

@@ -1,0 +1,24 @@
+#pragma once
+/// Elementwise dropout whose bits are a function of coordinates, as attention's are: nothing is stored, and the
+/// backward pass asks for the same bits again.
+
+#include <heed/context.h>
+#include <heed/error.h>
+#include <heed/view.h>
+
+namespace heed {
+
+/// x [...,N] is seen as rows. Element (row, column) is kept where Philox4x32-10 with key = seed and counter
+/// (column/4, row mod 2^32, row / 2^32, offset), word column%4, is at least round(p * 2^32).
+struct DropoutOptions {
+    double p = 0;              ///< 0 <= p < 1
+    std::uint64_t seed = 0;    ///< of the run
+    std::uint32_t offset = 0;  ///< of the layer and step: advance it for every use
+    View residual{};           ///< shape of x: added afterwards
+};
+
+/// out = residual + (kept ? x / (1 - p) : 0), any float types. out may be x or residual itself. The gradient of x is
+/// this same call for dout without a residual; that of residual is dout.
+HEED_API void dropout(Context& context, const View& x, const MutableView& out, const DropoutOptions& options);
+
+}  // namespace heed
