@@ -27,6 +27,9 @@ HEED_API void scale(Context& context, const View& x, double factor, const Mutabl
 /// out = x, of the same shape, in out's type: rounds to nearest even. Also between layouts.
 HEED_API void convert(Context& context, const View& x, const MutableView& out);
 
+/// out = value, everywhere.
+HEED_API void fill(Context& context, const MutableView& out, double value);
+
 struct SumOptions {
     double factor = 1;
     bool accumulate = false;  ///< out is added to, not set

@@ -1,0 +1,125 @@
+#include <heed/activation.h>
+
+#include "ops/row_checks.h"
+#include "reference/activation.h"
+
+#include <array>
+#include <string>
+
+namespace heed {
+namespace {
+
+struct ActivationName {
+    std::string_view name;
+    Activation activation;
+};
+constexpr std::array activation_names = {
+    ActivationName{"none", Activation::none},
+    ActivationName{"relu", Activation::relu},
+    ActivationName{"gelu", Activation::gelu},
+    ActivationName{"gelu_tanh", Activation::gelu_tanh},
+    ActivationName{"quick_gelu", Activation::quick_gelu},
+    ActivationName{"silu", Activation::silu},
+    ActivationName{"tanh", Activation::tanh},
+    ActivationName{"sigmoid", Activation::sigmoid},
+    // Other names of the same.
+    ActivationName{"linear", Activation::none},
+    ActivationName{"gelu_new", Activation::gelu_tanh},
+    ActivationName{"gelu_pytorch_tanh", Activation::gelu_tanh},
+    ActivationName{"gelu_fast", Activation::gelu_tanh},
+    ActivationName{"gelu_accurate", Activation::gelu_tanh},
+    ActivationName{"swish", Activation::silu},
+};
+
+/// What exponentials cost beside a multiplication.
+constexpr double activation_operations = 20;
+
+struct ForwardViews {
+    NamedView gate, up, out;
+};
+
+ActivationProblem checked_activation(const char* function, Activation activation, const ForwardViews& views) {
+    check_rows(function, views.gate);
+    const Shape& shape = views.gate.view.shape();
+    check_optional_input(function, views.up, shape);
+    ActivationProblem problem;
+    problem.shape = rows_shape(shape);
+    problem.activation = activation;
+    problem.gate = rows_of(views.gate.view);
+    problem.up = rows_of(views.up.view);
+    return problem;
+}
+
+void run_forward(Context& context, const char* function, Activation activation, const ForwardViews& views) {
+    ActivationProblem problem = checked_activation(function, activation, views);
+    check_output(function, "out", views.out.view, views.gate.view.shape(), float_types);
+    check_in_place(function, views.out, {views.gate, views.up});
+    problem.out = rows_of(views.out.view);
+    for_rows(context, problem.shape, activation_operations,
+             [&](std::int64_t begin, std::int64_t end) { reference::activation(problem, begin, end); });
+}
+
+struct BackwardViews {
+    NamedView gate, up, dout, dgate, dup;
+};
+
+void run_backward(Context& context, const char* function, Activation activation, const BackwardViews& views) {
+    ActivationProblem problem = checked_activation(function, activation, {views.gate, views.up, {}});
+    const Shape& shape = views.gate.view.shape();
+    check_input(function, views.dout, shape);
+    check_optional_output(function, views.dgate, shape);
+    check_optional_output(function, views.dup, shape);
+    check_in_place(function, views.dgate, {views.gate, views.up, views.dout});
+    check_in_place(function, views.dup, {views.gate, views.up, views.dout});
+    if (views.dgate.view && views.dup.view) {
+        check_apart(function, views.dup.name, views.dup.view, views.dgate.name, views.dgate.view);
+    }
+    problem.dout = rows_of(views.dout.view);
+    problem.dgate = rows_of(views.dgate.view);
+    problem.dup = rows_of(views.dup.view);
+    for_rows(context, problem.shape, activation_operations,
+             [&](std::int64_t begin, std::int64_t end) { reference::activation_backward(problem, begin, end); });
+}
+
+}  // namespace
+
+std::string_view name_of(Activation activation) {
+    for (const ActivationName& each : activation_names) {
+        if (each.activation == activation) { return each.name; }
+    }
+    return "";
+}
+
+Activation activation_of(std::string_view name) {
+    std::string known;
+    for (const ActivationName& each : activation_names) {
+        if (each.name == name) { return each.activation; }
+        known += (known.empty() ? "" : ", ") + std::string(each.name);
+    }
+    refuse("activation_of", "name", "one of " + known, "\"" + std::string(name) + "\"");
+}
+
+void activate(Context& context, Activation activation, const View& x, const MutableView& out) {
+    run_forward(context, "activate", activation, {{"x", x}, {"up", {}}, {"out", out}});
+}
+
+void activate_backward(Context& context, Activation activation, const View& x, const View& dout,
+                       const MutableView& dx) {
+    if (!dx) { refuse("activate_backward", "dx", "a tensor", "none"); }
+    run_backward(context, "activate_backward", activation,
+                 {{"x", x}, {"up", {}}, {"dout", dout}, {"dx", dx}, {"dup", {}}});
+}
+
+void gated(Context& context, Activation activation, const View& gate, const View& up, const MutableView& out) {
+    if (!up) { refuse("gated", "up", "a tensor", "none"); }
+    run_forward(context, "gated", activation, {{"gate", gate}, {"up", up}, {"out", out}});
+}
+
+void gated_backward(Context& context, Activation activation, const View& gate, const View& up, const View& dout,
+                    const MutableView& dgate, const MutableView& dup) {
+    if (!up) { refuse("gated_backward", "up", "a tensor", "none"); }
+    run_backward(context, "gated_backward", activation,
+                 {{"gate", gate}, {"up", up}, {"dout", dout}, {"dgate", dgate}, {"dup", dup}});
+}
+
+}  // namespace heed

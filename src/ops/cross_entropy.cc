@@ -1,0 +1,304 @@
+#include <heed/cross_entropy.h>
+#include <heed/elementwise.h>
+#include <heed/matmul.h>
+#include <heed/tensor.h>
+
+#include "base/dispatch.h"
+#include "ops/row_checks.h"
+#include "reference/cross_entropy.h"
+
+#include <cmath>
+#include <cstring>
+
+namespace heed {
+namespace {
+
+constexpr double cross_entropy_operations = 40;
+
+/// q of the target and of the others.
+struct Smoothed {
+    double target = 1, base = 0;
+};
+
+Smoothed smoothed(std::int64_t classes, const CrossEntropyOptions& o) {
+    if (o.label_smoothing == 0) { return {}; }
+    const auto count = static_cast<double>(classes);
+    if (o.smoothing == Smoothing::uniform) {
+        return {1 - o.label_smoothing + o.label_smoothing / count, o.label_smoothing / count};
+    }
+    return classes == 1 ? Smoothed{} : Smoothed{1 - o.label_smoothing, o.label_smoothing / (count - 1)};
+}
+
+void check_loss_options(const char* function, const CrossEntropyOptions& o) {
+    if (!(o.label_smoothing >= 0 && o.label_smoothing <= 1)) {
+        refuse(function, "label_smoothing", "0 to 1", std::to_string(o.label_smoothing));
+    }
+    if (!(o.divisor >= 0 && std::isfinite(o.divisor))) {
+        refuse(function, "divisor", "a finite number from 0 up", std::to_string(o.divisor));
+    }
+    check_finite(function, "dloss", o.dloss);
+}
+
+/// The targets of all rows, what they are divided by, and the losses of each.
+struct Targets {
+    std::vector<std::int64_t> ids;
+    std::int64_t count = 0;
+    double divisor = 1;
+    std::vector<double> losses, nlls;
+
+    Targets(const char* function, const View& targets, const Shape& rows, std::int64_t classes,
+            const CrossEntropyOptions& o) {
+        if (targets && !(targets.shape() == rows)) {
+            refuse(function, "targets", to_string(rows), to_string(targets.shape()));
+        }
+        ids = checked_ids(function, "targets", targets, classes, &o.ignore);
+        for (const std::int64_t id : ids) { count += id == o.ignore ? 0 : 1; }
+        divisor = o.divisor > 0 ? o.divisor : std::max(1.0, static_cast<double>(count));
+        losses.assign(ids.size(), 0);
+        nlls.assign(ids.size(), 0);
+    }
+
+    CrossEntropy result() const {
+        CrossEntropy sum;
+        for (std::size_t n = 0; n < losses.size(); ++n) {
+            sum.loss += losses[n];
+            sum.nll += nlls[n];
+        }
+        return {sum.loss / divisor, sum.nll / divisor, count};
+    }
+
+    void write_losses(const MutableView& to) const {
+        if (!to) { return; }
+        for (std::size_t n = 0; n < losses.size(); ++n) {
+            std::int64_t offset = 0, rest = static_cast<std::int64_t>(n);
+            for (int axis = to.rank() - 1; axis >= 0; --axis) {
+                offset += rest % to.extent(axis) * to.stride(axis);
+                rest /= to.extent(axis);
+            }
+            write_number(to.dtype(), to.data(), offset, losses[n]);
+        }
+    }
+};
+
+void check_losses(const char* function, const MutableView& losses, const Shape& rows) {
+    if (losses) { check_output(function, "losses", losses, rows, {DType::f32, DType::f64}); }
+}
+
+CrossEntropyProblem problem_of(const CrossEntropyOptions& o, std::int64_t classes, double divisor) {
+    CrossEntropyProblem problem;
+    problem.shape.columns = classes;
+    problem.ignore = o.ignore;
+    const Smoothed q = smoothed(classes, o);
+    problem.base = q.base;
+    problem.target = q.target;
+    problem.gradient = o.dloss / divisor;
+    return problem;
+}
+
+void run_cross_entropy(Context& context, const CrossEntropyProblem& problem) {
+    for_rows(context, problem.shape, cross_entropy_operations,
+             [&](std::int64_t begin, std::int64_t end) { reference::cross_entropy(problem, begin, end); });
+}
+
+/// Logits that exist at once: 64 MB of them in float32, and rows enough to keep the products busy.
+constexpr std::int64_t logits_at_once = std::int64_t{1} << 24;
+constexpr std::int64_t least_rows = 96;
+
+struct Arguments {
+    const View& hidden;
+    const View& weight;
+    const LinearCrossEntropyOptions& options;
+    const LinearCrossEntropyGradients& gradients;
+};
+
+void check_linear_arguments(const char* function, const Arguments& a) {
+    check_rows(function, {"hidden", a.hidden});
+    check_rows(function, {"weight", a.weight});
+    const std::int64_t inputs = a.hidden.extent(a.hidden.rank() - 1);
+    if (a.weight.rank() != 2 || a.weight.extent(1) != inputs) {
+        refuse(function, "weight", "[classes, " + std::to_string(inputs) + "], the columns of hidden",
+               to_string(a.weight.shape()));
+    }
+    const Shape classes{a.weight.extent(0)};
+    check_optional_input(function, {"bias", a.options.bias}, classes);
+    check_optional_output(function, {"dhidden", a.gradients.dhidden}, a.hidden.shape());
+    check_optional_output(function, {"dweight", a.gradients.dweight}, a.weight.shape());
+    check_optional_output(function, {"dbias", a.gradients.dbias}, classes);
+    check_losses(function, a.gradients.losses, without_last_axis(a.hidden.shape()));
+    check_all_apart(function,
+                    {{"dhidden", a.gradients.dhidden},
+                     {"dweight", a.gradients.dweight},
+                     {"dbias", a.gradients.dbias},
+                     {"losses", a.gradients.losses}},
+                    {{"hidden", a.hidden}, {"weight", a.weight}, {"bias", a.options.bias}});
+    check_loss_options(function, a.options.loss);
+    if (!(a.options.softcap >= 0 && std::isfinite(a.options.softcap))) {
+        refuse(function, "softcap", "a finite number from 0 up", std::to_string(a.options.softcap));
+    }
+}
+
+/// Rows of x that are listed, behind one another; and back.
+void gather(const TensorRows& x, std::span<const std::int64_t> rows, std::int64_t columns, Tensor& to) {
+    const TensorRows target = rows_of(to.view());
+    for (std::size_t n = 0; n < rows.size(); ++n) {
+        const char* from = x.row(rows[n]);
+        char* at = target.row(static_cast<std::int64_t>(n));
+        const auto size = static_cast<std::size_t>(element_bytes(x.dtype));
+        if (x.stride == 1) {
+            std::memcpy(at, from, static_cast<std::size_t>(columns) * size);
+            continue;
+        }
+        for (std::int64_t c = 0; c < columns; ++c) {
+            std::memcpy(at + c * element_bytes(x.dtype), from + c * x.stride * element_bytes(x.dtype), size);
+        }
+    }
+}
+void scatter(const Tensor& from, std::span<const std::int64_t> rows, std::int64_t columns, const TensorRows& to) {
+    const TensorRows source = rows_of(from.view());
+    for (std::size_t n = 0; n < rows.size(); ++n) {
+        const char* row = source.row(static_cast<std::int64_t>(n));
+        char* at = to.row(rows[n]);
+        for (std::int64_t c = 0; c < columns; ++c) {
+            write_number(to.dtype, at, c * to.stride, read_number(source.dtype, row, c));
+        }
+    }
+}
+
+/// Chunks of the rows that have a target: logits, loss, gradients.
+class Chunks {
+public:
+    Chunks(Context& context, const Arguments& arguments, Targets& targets)
+        : context_(context), a_(arguments), targets_(targets) {
+        const std::int64_t classes = a_.weight.extent(0);
+        for (std::size_t n = 0; n < targets_.ids.size(); ++n) {
+            if (targets_.ids[n] != a_.options.loss.ignore) { rows_.push_back(static_cast<std::int64_t>(n)); }
+        }
+        const std::int64_t fitting = logits_at_once / std::max<std::int64_t>(1, classes) / least_rows * least_rows;
+        at_once_ = std::min(std::max(fitting, least_rows), static_cast<std::int64_t>(rows_.size()));
+        wide_ = any_wide({a_.hidden, a_.weight, a_.options.bias});
+        const std::int64_t inputs = a_.weight.extent(1);
+        hidden_ = Tensor::uninitialised(a_.hidden.dtype(), {at_once_, inputs});
+        logits_ = Tensor::uninitialised(wide_ ? DType::f64 : DType::f32, {at_once_, classes});
+        wants_gradient_ = a_.gradients.dhidden || a_.gradients.dweight || a_.gradients.dbias;
+        if (!wants_gradient_) { return; }
+        // Products of bf16 with bf16 are twice as fast as mixed ones.
+        narrow_ = a_.hidden.dtype() == DType::bf16 && a_.weight.dtype() == DType::bf16;
+        if (narrow_) { dlogits_ = Tensor::uninitialised(DType::bf16, {at_once_, classes}); }
+        if (a_.gradients.dhidden) {
+            dhidden_ = Tensor::uninitialised(wide_ ? DType::f64 : DType::f32, {at_once_, inputs});
+        }
+    }
+
+    void run() {
+        if (a_.gradients.dhidden && rows_.size() < targets_.ids.size()) { fill(context_, a_.gradients.dhidden, 0); }
+        if (rows_.empty() && !a_.gradients.accumulate) {
+            if (a_.gradients.dweight) { fill(context_, a_.gradients.dweight, 0); }
+            if (a_.gradients.dbias) { fill(context_, a_.gradients.dbias, 0); }
+        }
+        const auto total = static_cast<std::int64_t>(rows_.size());
+        for (std::int64_t begin = 0; begin < total; begin += at_once_) {
+            one(begin, std::min(at_once_, total - begin));
+        }
+    }
+
+private:
+    void one(std::int64_t begin, std::int64_t count) {
+        const std::int64_t inputs = a_.weight.extent(1);
+        const std::span<const std::int64_t> rows =
+            std::span(rows_).subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(count));
+        gather(rows_of(a_.hidden), rows, inputs, hidden_);
+        const View hidden = hidden_.view().slice(0, 0, count);
+        const MutableView logits = logits_.view().slice(0, 0, count);
+        matmul(context_, hidden, a_.weight.permute({1, 0}), logits);
+        if (a_.options.bias) { add(context_, logits, a_.options.bias, logits); }
+        const MutableView dlogits = narrow_ ? dlogits_.view().slice(0, 0, count) : logits;
+        losses(rows, logits, dlogits);
+        if (!wants_gradient_) { return; }
+        const double before = a_.gradients.accumulate || begin > 0 ? 1 : 0;
+        if (a_.gradients.dweight) {
+            matmul(context_, View(dlogits).permute({1, 0}), hidden, a_.gradients.dweight, {.beta = before});
+        }
+        if (a_.gradients.dbias) { sum_leading(context_, dlogits, a_.gradients.dbias, {.accumulate = before != 0}); }
+        if (a_.gradients.dhidden) {
+            matmul(context_, dlogits, a_.weight, dhidden_.view().slice(0, 0, count));
+            scatter(dhidden_, rows, inputs, rows_of(a_.gradients.dhidden));
+        }
+    }
+
+    void losses(std::span<const std::int64_t> rows, const MutableView& logits, const MutableView& dlogits) {
+        CrossEntropyProblem problem = problem_of(a_.options.loss, logits.extent(1), targets_.divisor);
+        problem.shape.rows = static_cast<std::int64_t>(rows.size());
+        problem.softcap = a_.options.softcap;
+        problem.logits = rows_of(logits);
+        if (wants_gradient_) { problem.dlogits = rows_of(dlogits); }
+        std::vector<std::int64_t> ids;
+        for (const std::int64_t row : rows) { ids.push_back(targets_.ids[static_cast<std::size_t>(row)]); }
+        std::vector<double> losses(rows.size()), nlls(rows.size());
+        problem.targets = ids.data();
+        problem.losses = losses.data();
+        problem.nlls = nlls.data();
+        run_cross_entropy(context_, problem);
+        for (std::size_t n = 0; n < rows.size(); ++n) {
+            targets_.losses[static_cast<std::size_t>(rows[n])] = losses[n];
+            targets_.nlls[static_cast<std::size_t>(rows[n])] = nlls[n];
+        }
+    }
+
+    Context& context_;
+    const Arguments& a_;
+    Targets& targets_;
+    std::vector<std::int64_t> rows_;
+    std::int64_t at_once_ = 0;
+    bool wide_ = false, narrow_ = false, wants_gradient_ = false;
+    Tensor hidden_, logits_, dlogits_, dhidden_;
+};
+
+}  // namespace
+
+double least_loss(std::int64_t classes, const CrossEntropyOptions& options) {
+    constexpr const char* function = "least_loss";
+    check_loss_options(function, options);
+    if (classes < 1) { refuse(function, "classes", "1 or more", std::to_string(classes)); }
+    const Smoothed q = smoothed(classes, options);
+    const auto term = [](double x) { return x > 0 ? -x * std::log(x) : 0; };
+    return term(q.target) + static_cast<double>(classes - 1) * term(q.base);
+}
+
+CrossEntropy cross_entropy(Context& context, const View& logits, const View& targets,
+                           const CrossEntropyOptions& options, const CrossEntropyOutputs& outputs) {
+    constexpr const char* function = "cross_entropy";
+    check_rows(function, {"logits", logits});
+    const Shape rows = without_last_axis(logits.shape());
+    const std::int64_t classes = logits.extent(logits.rank() - 1);
+    check_optional_output(function, {"dlogits", outputs.dlogits}, logits.shape());
+    check_losses(function, outputs.losses, rows);
+    check_in_place(function, {"dlogits", outputs.dlogits}, {{"logits", logits}});
+    check_all_apart(function, {{"dlogits", outputs.dlogits}, {"losses", outputs.losses}}, {{"targets", targets}});
+    check_all_apart(function, {{"losses", outputs.losses}}, {{"logits", logits}});
+    check_loss_options(function, options);
+    Targets checked(function, targets, rows, classes, options);
+    CrossEntropyProblem problem = problem_of(options, classes, checked.divisor);
+    problem.shape.rows = rows.elements();
+    problem.targets = checked.ids.data();
+    problem.logits = rows_of(logits);
+    problem.dlogits = rows_of(outputs.dlogits);
+    problem.losses = checked.losses.data();
+    problem.nlls = checked.nlls.data();
+    run_cross_entropy(context, problem);
+    checked.write_losses(outputs.losses);
+    return checked.result();
+}
+
+CrossEntropy linear_cross_entropy(Context& context, const View& hidden, const View& weight, const View& targets,
+                                  const LinearCrossEntropyOptions& options,
+                                  const LinearCrossEntropyGradients& gradients) {
+    constexpr const char* function = "linear_cross_entropy";
+    const Arguments arguments{hidden, weight, options, gradients};
+    check_linear_arguments(function, arguments);
+    Targets checked(function, targets, without_last_axis(hidden.shape()), weight.extent(0), options.loss);
+    Chunks(context, arguments, checked).run();
+    checked.write_losses(gradients.losses);
+    return checked.result();
+}
+
+}  // namespace heed

@@ -1,0 +1,33 @@
+#include <heed/dropout.h>
+#include <heed/random.h>
+
+#include "ops/row_checks.h"
+#include "reference/dropout.h"
+
+namespace heed {
+
+void dropout(Context& context, const View& x, const MutableView& out, const DropoutOptions& options) {
+    constexpr const char* function = "dropout";
+    constexpr double operations = 15;
+    check_rows(function, {"x", x});
+    check_output(function, "out", out, x.shape(), float_types);
+    check_optional_input(function, {"residual", options.residual}, x.shape());
+    check_in_place(function, {"out", out}, {{"x", x}, {"residual", options.residual}});
+    if (!(options.p >= 0 && options.p < 1)) { refuse(function, "p", "0 <= p < 1", std::to_string(options.p)); }
+    DropoutProblem problem;
+    problem.shape = rows_shape(x.shape());
+    if (problem.shape.columns > std::int64_t{1} << 32) {
+        refuse(function, "x", "at most 2^32 columns", to_string(x.shape()));
+    }
+    problem.scale = 1 / (1 - options.p);
+    problem.threshold = dropout_threshold(options.p);
+    problem.seed = options.seed;
+    problem.offset = options.offset;
+    problem.x = rows_of(x);
+    problem.residual = rows_of(options.residual);
+    problem.out = rows_of(out);
+    for_rows(context, problem.shape, operations,
+             [&](std::int64_t begin, std::int64_t end) { reference::dropout(problem, begin, end); });
+}
+
+}  // namespace heed

@@ -1,0 +1,102 @@
+#include <heed/elementwise.h>
+
+#include "ops/row_checks.h"
+#include "reference/elementwise.h"
+
+#include <vector>
+
+namespace heed {
+namespace {
+
+void check_last_axes(const char* function, const NamedView& b, const Shape& shape) {
+    check_rows(function, b);
+    const Shape& of_b = b.view.shape();
+    const int lacking = shape.rank() - of_b.rank();
+    bool fits = lacking >= 0;
+    for (int axis = 0; fits && axis < of_b.rank(); ++axis) { fits = of_b[axis] == shape[axis + lacking]; }
+    if (!fits) { refuse(function, b.name, to_string(shape) + " or its last axes", to_string(of_b)); }
+}
+
+void run_elementwise(Context& context, const char* function, const View& a, const View& b, const MutableView& out,
+                     ElementwiseProblem problem) {
+    check_rows(function, {"a", a});
+    if (b) { check_last_axes(function, {"b", b}, a.shape()); }
+    check_output(function, "out", out, a.shape(), float_types);
+    check_in_place(function, {"out", out}, {{"a", a}});
+    if (b) { check_in_place(function, {"out", out}, {{"b", b}}); }
+    check_finite(function, "alpha", problem.alpha);
+    check_finite(function, "beta", problem.beta);
+    problem.shape = rows_shape(a.shape());
+    problem.a = rows_of(a);
+    problem.b = repeated_rows_of(b, a.shape());
+    problem.out = rows_of(out);
+    for_rows(context, problem.shape, 1,
+             [&](std::int64_t begin, std::int64_t end) { reference::elementwise(problem, begin, end); });
+}
+
+}  // namespace
+
+void add(Context& context, const View& a, const View& b, const MutableView& out, const AddOptions& options) {
+    if (!b) { refuse("add", "b", "a tensor", "none"); }
+    run_elementwise(context, "add", a, b, out, {.alpha = options.alpha, .beta = options.beta});
+}
+
+void multiply(Context& context, const View& a, const View& b, const MutableView& out) {
+    if (!b) { refuse("multiply", "b", "a tensor", "none"); }
+    run_elementwise(context, "multiply", a, b, out, {.product = true});
+}
+
+void scale(Context& context, const View& x, double factor, const MutableView& out) {
+    run_elementwise(context, "scale", x, {}, out, {.alpha = factor});
+}
+
+void convert(Context& context, const View& x, const MutableView& out) {
+    run_elementwise(context, "convert", x, {}, out, {});
+}
+
+void fill(Context& context, const MutableView& out, double value) {
+    check_rows("fill", {"out", out});
+    check_output("fill", "out", out, out.shape(), float_types);
+    ElementwiseProblem problem;
+    problem.shape = rows_shape(out.shape());
+    problem.alpha = value;
+    problem.out = rows_of(out);
+    for_rows(context, problem.shape, 1,
+             [&](std::int64_t begin, std::int64_t end) { reference::elementwise(problem, begin, end); });
+}
+
+void sum_leading(Context& context, const View& x, const MutableView& out, const SumOptions& options) {
+    constexpr const char* function = "sum_leading";
+    check_rows(function, {"x", x});
+    check_last_axes(function, {"out", out}, x.shape());
+    check_output(function, "out", out, out.shape(), float_types);
+    check_apart(function, "out", out, "x", x);
+    check_finite(function, "factor", options.factor);
+    SumProblem problem;
+    problem.shape = rows_shape(out.shape());
+    problem.repeats = 1;
+    for (int axis = 0; axis < x.rank() - out.rank(); ++axis) { problem.repeats *= x.extent(axis); }
+    problem.factor = options.factor;
+    problem.accumulate = options.accumulate;
+    problem.x = rows_of(x);
+    problem.out = rows_of(out);
+    for_rows(context, problem.shape, static_cast<double>(problem.repeats),
+             [&](std::int64_t begin, std::int64_t end) { reference::sum_leading(problem, begin, end); });
+}
+
+double sum(Context& context, const View& x) {
+    check_rows("sum", {"x", x});
+    const RowsShape shape = rows_shape(x.shape());
+    const TensorRows rows = rows_of(x);
+    std::vector<double> sums(static_cast<std::size_t>(shape.rows));
+    for_rows(context, shape, 1, [&](std::int64_t begin, std::int64_t end) {
+        for (std::int64_t row = begin; row < end; ++row) {
+            sums[static_cast<std::size_t>(row)] = reference::sum(rows, row, shape.columns);
+        }
+    });
+    double result = 0;
+    for (const double each : sums) { result += each; }
+    return result;
+}
+
+}  // namespace heed

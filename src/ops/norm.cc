@@ -1,0 +1,106 @@
+#include <heed/norm.h>
+
+#include "ops/row_checks.h"
+#include "reference/norm.h"
+
+namespace heed {
+namespace {
+
+constexpr double norm_operations = 4;
+
+void check_norm_eps(const char* function, double eps) {
+    if (!(eps >= 0 && eps < 1e30)) { refuse(function, "eps", "a finite number from 0 up", std::to_string(eps)); }
+}
+
+void normalise(Context& context, const char* function, bool centred, const View& x, const MutableView& out,
+               const NormOptions& o) {
+    check_rows(function, {"x", x});
+    const Shape& shape = x.shape();
+    const Shape row{shape[shape.rank() - 1]};
+    check_output(function, "out", out, shape, float_types);
+    check_optional_input(function, {"residual", o.residual}, shape);
+    check_optional_output(function, {"sum", o.sum}, shape);
+    check_optional_input(function, {"weight", o.weight}, row);
+    check_optional_input(function, {"bias", o.bias}, row);
+    if (!centred && o.bias) { refuse(function, "bias", "none", to_string(o.bias.shape())); }
+    check_in_place(function, {"out", out}, {{"x", x}, {"residual", o.residual}});
+    check_in_place(function, {"sum", o.sum}, {{"x", x}, {"residual", o.residual}});
+    check_all_apart(function, {{"out", out}, {"sum", o.sum}}, {{"weight", o.weight}, {"bias", o.bias}});
+    check_norm_eps(function, o.eps);
+    check_finite(function, "weight_offset", o.weight_offset);
+    NormProblem problem;
+    problem.shape = rows_shape(shape);
+    problem.centred = centred;
+    problem.eps = o.eps;
+    problem.weight_offset = o.weight_offset;
+    problem.weight = rows_of(o.weight);
+    problem.bias = rows_of(o.bias);
+    problem.x = rows_of(x);
+    problem.residual = rows_of(o.residual);
+    problem.sum = rows_of(o.sum);
+    problem.out = rows_of(out);
+    for_rows(context, problem.shape, norm_operations,
+             [&](std::int64_t begin, std::int64_t end) { reference::norm(problem, begin, end); });
+}
+
+void normalise_backward(Context& context, const char* function, bool centred, const View& s, const View& dout,
+                        const NormGradients& gradients, const NormBackwardOptions& o) {
+    check_rows(function, {"s", s});
+    const Shape& shape = s.shape();
+    const Shape row{shape[shape.rank() - 1]};
+    check_input(function, {"dout", dout}, shape);
+    check_optional_input(function, {"dsum", o.dsum}, shape);
+    check_optional_input(function, {"weight", o.weight}, row);
+    check_optional_output(function, {"dx", gradients.dx}, shape);
+    check_optional_output(function, {"dweight", gradients.dweight}, row);
+    check_optional_output(function, {"dbias", gradients.dbias}, row);
+    if (!centred && gradients.dbias) { refuse(function, "dbias", "none", to_string(gradients.dbias.shape())); }
+    check_in_place(function, {"dx", gradients.dx}, {{"s", s}, {"dout", dout}, {"dsum", o.dsum}});
+    check_all_apart(function, {{"dx", gradients.dx}, {"dweight", gradients.dweight}, {"dbias", gradients.dbias}},
+                    {{"weight", o.weight}});
+    check_all_apart(function, {{"dweight", gradients.dweight}, {"dbias", gradients.dbias}},
+                    {{"s", s}, {"dout", dout}, {"dsum", o.dsum}});
+    check_norm_eps(function, o.eps);
+    check_finite(function, "weight_offset", o.weight_offset);
+    NormProblem problem;
+    problem.shape = rows_shape(shape);
+    problem.centred = centred;
+    problem.eps = o.eps;
+    problem.weight_offset = o.weight_offset;
+    problem.weight = rows_of(o.weight);
+    problem.x = rows_of(s);
+    problem.dout = rows_of(dout);
+    problem.dsum = rows_of(o.dsum);
+    problem.dx = rows_of(gradients.dx);
+    problem.dweight = rows_of(gradients.dweight);
+    problem.dbias = rows_of(gradients.dbias);
+    problem.accumulate = gradients.accumulate;
+    // dx may take the place of s or dout, so it comes last.
+    if (gradients.dweight || gradients.dbias) {
+        const auto lock = context.pool().lock();
+        reference::norm_backward_weight(problem);
+    }
+    if (gradients.dx) {
+        for_rows(context, problem.shape, norm_operations,
+                 [&](std::int64_t begin, std::int64_t end) { reference::norm_backward(problem, begin, end); });
+    }
+}
+
+}  // namespace
+
+void layer_norm(Context& context, const View& x, const MutableView& out, const NormOptions& options) {
+    normalise(context, "layer_norm", true, x, out, options);
+}
+void rms_norm(Context& context, const View& x, const MutableView& out, const NormOptions& options) {
+    normalise(context, "rms_norm", false, x, out, options);
+}
+void layer_norm_backward(Context& context, const View& s, const View& dout, const NormGradients& gradients,
+                         const NormBackwardOptions& options) {
+    normalise_backward(context, "layer_norm_backward", true, s, dout, gradients, options);
+}
+void rms_norm_backward(Context& context, const View& s, const View& dout, const NormGradients& gradients,
+                       const NormBackwardOptions& options) {
+    normalise_backward(context, "rms_norm_backward", false, s, dout, gradients, options);
+}
+
+}  // namespace heed
