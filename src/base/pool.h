@@ -1,14 +1,21 @@
 #pragma once
-#include <atomic>
-#include <chrono>
+#include "base/cores.h"
+#include "base/crew.h"
+#include "base/tasks.h"
+
 #include <cstddef>
-#include <cstdint>
-#include <exception>
-#include <mutex>
-#include <thread>
-#include <vector>
+#include <deque>
+#include <memory>
+#include <string>
+#include <type_traits>
+
+namespace heed {
+class Executor;
+}
 
 namespace heed::detail {
+
+constexpr int most_threads = 4096;
 
 /// Grows, never shrinks by itself; 64-byte aligned; contents are not kept when it grows.
 class Scratch {
@@ -26,39 +33,39 @@ private:
     std::size_t bytes_ = 0;
 };
 
-/// Whom a job is worth. Waking a thread that sleeps costs its caller some 6 microseconds, and the thread comes 20 late;
-/// one that is still awake after the last job is there within a tenth of one.
-enum class Effort : std::uint8_t {
-    alone,  ///< the caller
-    awake,  ///< whoever is awake; where such jobs follow one another closely, workers are woken and stay awake
-    wake,   ///< everybody
-};
+class TorchTeam;
 
-/// The effort for so many operations, at some hundred in a nanosecond.
-Effort effort_for(double operations);
-
-/// A team of threads that runs numbered tasks, the caller among them. Which thread runs which task is not
-/// determined; tasks must not care.
+/// Runs numbered tasks on threads: heed's own, PyTorch's OpenMP team, or an executor that was given. Which thread runs
+/// which task is not determined; tasks must not care.
 class Pool {
 public:
+    /// Threads of its own.
     explicit Pool(int threads);
+    /// PyTorch's team where there is one, otherwise threads of its own, which it starts when they are first needed.
+    Pool();
+    explicit Pool(Executor& executor);
     ~Pool();
     Pool(const Pool&) = delete;
     Pool& operator=(const Pool&) = delete;
 
-    int threads() const { return static_cast<int>(workers_.size()) + 1; }
-    /// Workers that have to be woken to do anything.
-    int asleep() const { return asleep_.load(); }
+    /// Threads of the operation that holds the lock; workers have numbers below that.
+    int threads() const { return now_.threads; }
+    /// Threads that an operation would have now that begins on the calling thread.
+    int threads_of_next() const { return decide().threads; }
+    /// In words.
+    std::string runs_on() const;
+    /// Own workers that have to be woken to do anything.
+    int asleep() const;
 
-    using Task = void (*)(void* state, std::int64_t index, int worker);
+    using Task = detail::Task;
     /// Calls task(state, n, worker) once for every n in [0, count) and returns when all are done. Rethrows the
     /// first exception after the others have finished. One run at a time: hold the lock.
     void run(std::int64_t count, Effort effort, Task task, void* state);
 
     /// Held for the whole of an operation, because scratch memory is shared between calls.
-    std::unique_lock<std::mutex> lock() { return std::unique_lock(mutex_); }
+    std::unique_lock<std::mutex> lock();
     /// Scratch memory of one worker (0 = the caller).
-    Scratch& scratch(int worker) { return scratch_[static_cast<std::size_t>(worker)]; }
+    Scratch& scratch(int worker);
     /// Scratch memory that all workers see.
     Scratch& shared() { return shared_; }
     std::size_t scratch_bytes() const;
@@ -67,40 +74,29 @@ public:
 private:
     using Clock = std::chrono::steady_clock;
 
-    struct Job {
-        Task task = nullptr;
-        void* state = nullptr;
-        std::int64_t count = 0;
+    /// On whom an operation runs.
+    struct Staff {
+        Executor* executor = nullptr;  ///< null: the crew
+        int threads = 1;
     };
+    Staff decide() const;
+    void settle();
+    Crew& crew();
+    bool goes_alone(const Job& job, Effort effort);
+    void run_on_executor(const Job& job, Effort effort);
+    void look_at(Clock::duration late, bool small);
 
-    bool shares_small_jobs(bool& wake);
-    bool has_work(int worker, std::memory_order order) const;
-    void wait_for(std::int64_t tasks, bool small);
-    std::int64_t run_some(const Job& job, std::int64_t begin, std::int64_t count, int worker);
-    std::int64_t run_rest(const Job& job, std::int64_t left, std::int64_t at_once, int worker);
-    void work(int worker);
+    std::unique_ptr<Crew> crew_;  ///< null until it is needed
+    int own_threads_ = 1;
+    int quota_ = 0;
+    bool automatic_ = false;
+    Executor* given_ = nullptr;
+    Staff now_;
+    Clock::time_point small_alone_until_{}, crew_until_{};
 
-    std::vector<std::thread> workers_;
-    std::vector<Scratch> scratch_;
+    std::deque<Scratch> scratch_;
     Scratch shared_;
     std::mutex mutex_;
-    int spins_ = 0;
-    int close_calls_ = 0;
-    bool disturbed_ = false;  ///< until alone_until_
-    Clock::time_point last_call_{}, last_woken_{}, alone_until_{};
-
-    // The job, in one line of the cache: workers look at `left_`, and what they need next comes with it. Written by the
-    // caller when all of the job before is done; read by who has claimed tasks and not yet said that they are done.
-    alignas(64) std::atomic<std::int64_t> left_{0};  ///< tasks that nobody has claimed; 0 and less: none
-    std::atomic<std::int64_t> at_once_{1};           ///< tasks of a claim
-    std::atomic<int> wanted_{0};                     ///< workers with larger numbers leave the job alone
-    Job job_;
-    std::atomic<bool> stop_{false};
-    alignas(64) std::atomic<std::int64_t> done_{0};  ///< tasks, by workers
-    alignas(64) std::atomic<int> asleep_{0};         ///< workers
-    std::atomic<std::uint32_t> alarm_{0};            ///< changes when they are woken
-    std::mutex failure_mutex_;
-    std::exception_ptr failure_;
 };
 
 /// parallel(pool, count, effort, [&](std::int64_t index, int worker) { ... });
