@@ -35,7 +35,9 @@ function(heed_add_instruction_sets target)
     set(quiet -Wno-c99-extensions -Wno-unused-const-variable)
   endif()
   foreach(set ${sets})
-    set(source ${PROJECT_SOURCE_DIR}/src/cpu/isa/${set}.cc)
+    # NAME.cc, and PART_NAME.cc for what need not be compiled again with attention.
+    file(GLOB source CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/cpu/isa/${set}.cc
+      ${PROJECT_SOURCE_DIR}/src/cpu/isa/*_${set}.cc)
     target_sources(${target} PRIVATE ${source})
     # Contraction: one rounding for a*b + c, as the hardware does it.
     set_source_files_properties(${source} PROPERTIES COMPILE_OPTIONS

@@ -1,5 +1,7 @@
 #include <heed/activation.h>
 
+#include "cpu/instruction_sets.h"
+#include "cpu/layers/layers.h"
 #include "ops/row_checks.h"
 #include "reference/activation.h"
 
@@ -55,6 +57,11 @@ void run_forward(Context& context, const char* function, Activation activation, 
     check_output(function, "out", views.out.view, views.gate.view.shape(), float_types);
     check_in_place(function, views.out, {views.gate, views.up});
     problem.out = rows_of(views.out.view);
+    if (!any_wide_rows({problem.gate, problem.up, problem.out})) {
+        const auto lock = context.pool().lock();
+        cpu::activation(context.pool(), cpu::layers_of(*cpu::instruction_set().kernels), problem);
+        return;
+    }
     for_rows(context, problem.shape, activation_operations,
              [&](std::int64_t begin, std::int64_t end) { reference::activation(problem, begin, end); });
 }
@@ -77,6 +84,11 @@ void run_backward(Context& context, const char* function, Activation activation,
     problem.dout = rows_of(views.dout.view);
     problem.dgate = rows_of(views.dgate.view);
     problem.dup = rows_of(views.dup.view);
+    if (!any_wide_rows({problem.gate, problem.up, problem.dout, problem.dgate, problem.dup})) {
+        const auto lock = context.pool().lock();
+        cpu::activation_backward(context.pool(), cpu::layers_of(*cpu::instruction_set().kernels), problem);
+        return;
+    }
     for_rows(context, problem.shape, activation_operations,
              [&](std::int64_t begin, std::int64_t end) { reference::activation_backward(problem, begin, end); });
 }

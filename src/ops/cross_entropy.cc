@@ -4,6 +4,8 @@
 #include <heed/tensor.h>
 
 #include "base/dispatch.h"
+#include "cpu/instruction_sets.h"
+#include "cpu/layers/layers.h"
 #include "ops/row_checks.h"
 #include "reference/cross_entropy.h"
 
@@ -96,6 +98,11 @@ CrossEntropyProblem problem_of(const CrossEntropyOptions& o, std::int64_t classe
 }
 
 void run_cross_entropy(Context& context, const CrossEntropyProblem& problem) {
+    if (!any_wide_rows({problem.logits, problem.dlogits})) {
+        const auto lock = context.pool().lock();
+        cpu::cross_entropy(context.pool(), cpu::layers_of(*cpu::instruction_set().kernels), problem);
+        return;
+    }
     for_rows(context, problem.shape, cross_entropy_operations,
              [&](std::int64_t begin, std::int64_t end) { reference::cross_entropy(problem, begin, end); });
 }

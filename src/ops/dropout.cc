@@ -1,6 +1,8 @@
 #include <heed/dropout.h>
 #include <heed/random.h>
 
+#include "cpu/instruction_sets.h"
+#include "cpu/layers/layers.h"
 #include "ops/row_checks.h"
 #include "reference/dropout.h"
 
@@ -26,6 +28,11 @@ void dropout(Context& context, const View& x, const MutableView& out, const Drop
     problem.x = rows_of(x);
     problem.residual = rows_of(options.residual);
     problem.out = rows_of(out);
+    if (!any_wide({x, out, options.residual})) {
+        const auto lock = context.pool().lock();
+        cpu::dropout(context.pool(), cpu::layers_of(*cpu::instruction_set().kernels), problem);
+        return;
+    }
     for_rows(context, problem.shape, operations,
              [&](std::int64_t begin, std::int64_t end) { reference::dropout(problem, begin, end); });
 }

@@ -1,5 +1,7 @@
 #include <heed/elementwise.h>
 
+#include "cpu/instruction_sets.h"
+#include "cpu/layers/layers.h"
 #include "ops/row_checks.h"
 #include "reference/elementwise.h"
 
@@ -7,6 +9,16 @@
 
 namespace heed {
 namespace {
+
+void run(Context& context, const ElementwiseProblem& problem) {
+    if (!any_wide_rows({problem.a, problem.b, problem.out})) {
+        const auto lock = context.pool().lock();
+        cpu::elementwise(context.pool(), cpu::layers_of(*cpu::instruction_set().kernels), problem);
+        return;
+    }
+    for_rows(context, problem.shape, 1,
+             [&](std::int64_t begin, std::int64_t end) { reference::elementwise(problem, begin, end); });
+}
 
 void check_last_axes(const char* function, const NamedView& b, const Shape& shape) {
     check_rows(function, b);
@@ -26,12 +38,12 @@ void run_elementwise(Context& context, const char* function, const View& a, cons
     if (b) { check_in_place(function, {"out", out}, {{"b", b}}); }
     check_finite(function, "alpha", problem.alpha);
     check_finite(function, "beta", problem.beta);
-    problem.shape = rows_shape(a.shape());
-    problem.a = rows_of(a);
-    problem.b = repeated_rows_of(b, a.shape());
-    problem.out = rows_of(out);
-    for_rows(context, problem.shape, 1,
-             [&](std::int64_t begin, std::int64_t end) { reference::elementwise(problem, begin, end); });
+    const bool line = all_contiguous({a, b, out}) && (!b || b.rank() == a.rank());
+    problem.shape = line ? RowsShape{1, a.shape().elements()} : rows_shape(a.shape());
+    problem.a = line ? one_row_of(a) : rows_of(a);
+    problem.b = line ? one_row_of(b) : repeated_rows_of(b, a.shape());
+    problem.out = line ? one_row_of(out) : rows_of(out);
+    run(context, problem);
 }
 
 }  // namespace
@@ -61,8 +73,7 @@ void fill(Context& context, const MutableView& out, double value) {
     problem.shape = rows_shape(out.shape());
     problem.alpha = value;
     problem.out = rows_of(out);
-    for_rows(context, problem.shape, 1,
-             [&](std::int64_t begin, std::int64_t end) { reference::elementwise(problem, begin, end); });
+    run(context, problem);
 }
 
 void sum_leading(Context& context, const View& x, const MutableView& out, const SumOptions& options) {
@@ -80,6 +91,11 @@ void sum_leading(Context& context, const View& x, const MutableView& out, const 
     problem.accumulate = options.accumulate;
     problem.x = rows_of(x);
     problem.out = rows_of(out);
+    if (!any_wide({x, out})) {
+        const auto lock = context.pool().lock();
+        cpu::sum_leading(context.pool(), cpu::layers_of(*cpu::instruction_set().kernels), problem);
+        return;
+    }
     for_rows(context, problem.shape, static_cast<double>(problem.repeats),
              [&](std::int64_t begin, std::int64_t end) { reference::sum_leading(problem, begin, end); });
 }

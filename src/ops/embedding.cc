@@ -1,5 +1,7 @@
 #include <heed/embedding.h>
 
+#include "cpu/instruction_sets.h"
+#include "cpu/layers/layers.h"
 #include "ops/row_checks.h"
 #include "reference/embedding.h"
 
@@ -42,6 +44,11 @@ void embedding(Context& context, const View& ids, const View& table, const Mutab
     problem.scale = options.scale;
     problem.table = rows_of(table);
     problem.out = rows_of(out);
+    if (!any_wide({table, out})) {
+        const auto lock = context.pool().lock();
+        cpu::embedding(context.pool(), cpu::layers_of(*cpu::instruction_set().kernels), problem);
+        return;
+    }
     for_rows(context, {static_cast<std::int64_t>(rows.size()), problem.columns}, 1,
              [&](std::int64_t begin, std::int64_t end) { reference::embedding(problem, begin, end); });
 }
@@ -65,7 +72,11 @@ void embedding_backward(Context& context, const View& ids, const View& dout, con
     problem.dout = rows_of(dout);
     problem.dtable = rows_of(dtable);
     const auto lock = context.pool().lock();
-    reference::embedding_backward(problem);
+    if (any_wide({dout, dtable})) {
+        reference::embedding_backward(problem);
+    } else {
+        cpu::embedding_backward(context.pool(), cpu::layers_of(*cpu::instruction_set().kernels), problem);
+    }
 }
 
 }  // namespace heed

@@ -1,5 +1,7 @@
 #include <heed/norm.h>
 
+#include "cpu/instruction_sets.h"
+#include "cpu/layers/layers.h"
 #include "ops/row_checks.h"
 #include "reference/norm.h"
 
@@ -39,6 +41,11 @@ void normalise(Context& context, const char* function, bool centred, const View&
     problem.residual = rows_of(o.residual);
     problem.sum = rows_of(o.sum);
     problem.out = rows_of(out);
+    if (!any_wide({x, out, o.weight, o.bias, o.residual, o.sum})) {
+        const auto lock = context.pool().lock();
+        cpu::norm(context.pool(), cpu::layers_of(*cpu::instruction_set().kernels), problem);
+        return;
+    }
     for_rows(context, problem.shape, norm_operations,
              [&](std::int64_t begin, std::int64_t end) { reference::norm(problem, begin, end); });
 }
@@ -75,6 +82,11 @@ void normalise_backward(Context& context, const char* function, bool centred, co
     problem.dweight = rows_of(gradients.dweight);
     problem.dbias = rows_of(gradients.dbias);
     problem.accumulate = gradients.accumulate;
+    if (!any_wide({s, dout, o.weight, o.dsum, gradients.dx, gradients.dweight, gradients.dbias})) {
+        const auto lock = context.pool().lock();
+        cpu::norm_backward(context.pool(), cpu::layers_of(*cpu::instruction_set().kernels), problem);
+        return;
+    }
     // dx may take the place of s or dout, so it comes last.
     if (gradients.dweight || gradients.dbias) {
         const auto lock = context.pool().lock();

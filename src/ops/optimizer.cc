@@ -1,5 +1,7 @@
 #include <heed/optimizer.h>
 
+#include "cpu/instruction_sets.h"
+#include "cpu/layers/tables.h"
 #include "ops/row_checks.h"
 #include "reference/adam.h"
 #include "reference/elementwise.h"
@@ -110,8 +112,15 @@ void adam(Context& context, std::span<const AdamParameter> parameters, const Ada
         problems.push_back(problem_of(parameters[n], options));
         counts.push_back(problems.back().count);
     }
-    for_pieces(context, counts, 10, [&](std::size_t n, std::int64_t, std::int64_t begin, std::int64_t end) {
-        reference::adam(problems[n], begin, end);
+    const cpu::LayerKernels& kernels = cpu::layers_of(*cpu::instruction_set().kernels);
+    for_pieces(context, counts, 80, [&](std::size_t n, std::int64_t, std::int64_t begin, std::int64_t end) {
+        const AdamProblem& p = problems[n];
+        const auto wide = [](const Numbers& x) { return x.data != nullptr && x.dtype == DType::f64; };
+        if (wide(p.value) || wide(p.gradient) || wide(p.first) || wide(p.second) || wide(p.rounded)) {
+            reference::adam(p, begin, end);
+        } else {
+            kernels.adam(p, begin, end);
+        }
     });
 }
 
@@ -127,8 +136,11 @@ double global_norm(Context& context, std::span<const View> tensors) {
         pieces += (counts.back() + numbers_per_task - 1) / numbers_per_task;
     }
     std::vector<double> sums(static_cast<std::size_t>(pieces), 0);
-    for_pieces(context, counts, 2, [&](std::size_t n, std::int64_t task, std::int64_t begin, std::int64_t end) {
-        sums[static_cast<std::size_t>(task)] = reference::sum_of_squares(one_row_of(tensors[n]), begin, end);
+    const cpu::LayerKernels& kernels = cpu::layers_of(*cpu::instruction_set().kernels);
+    for_pieces(context, counts, 10, [&](std::size_t n, std::int64_t task, std::int64_t begin, std::int64_t end) {
+        sums[static_cast<std::size_t>(task)] = tensors[n].dtype() == DType::f64
+                                                   ? reference::sum_of_squares(one_row_of(tensors[n]), begin, end)
+                                                   : kernels.sum_of_squares(numbers_of(tensors[n]), begin, end);
     });
     double total = 0;
     for (const double each : sums) { total += each; }

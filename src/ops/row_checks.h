@@ -53,6 +53,8 @@ TensorRows one_row_of(const View& view);
 
 /// Does anything hold double? Then the reference, which works in double, computes it.
 bool any_wide(std::initializer_list<View> views);
+/// The same of rows.
+bool any_wide_rows(std::initializer_list<TensorRows> rows);
 
 /// Runs rows(begin, end) over all rows, in tasks whose sizes depend on the shape alone.
 template <class Rows>
