@@ -61,7 +61,7 @@ struct CacheConfig {
     CacheStorage storage = CacheStorage::f32;
     /// Tokens of a page, any number from 1. 16 wastes little and is as fast as larger ones.
     std::int64_t page_size = 16;
-    /// Of the whole pool. linear and infini: states, one a cache, whatever its length.
+    /// Of the whole pool, with fewer than 2^31 tokens in all. linear and infini: states, one a cache, whatever its length.
     std::int64_t pages = 0;
     /// Most pages of one cache; 0: all.
     std::int64_t pages_per_cache = 0;
@@ -73,8 +73,8 @@ struct CacheConfig {
     /// length, but each call makes a rotated copy of the keys it reads.
     std::int64_t rope_length = 0;
     CachePositions positions = CachePositions::original;
-    /// With slots and rope: the first so many tokens of a cache keep their unrotated keys beside the page, in f32, so
-    /// that moving them up any number of times costs no precision. What is in front of a gap beyond these is rotated
+    /// With slots and rope: tokens that come among the first so many of a cache keep their unrotated keys beside the
+    /// page, in f32, so that moving them up any number of times costs no precision. What is in front of a gap beyond these is rotated
     /// on from what is stored.
     std::int64_t sinks = 0;
 
@@ -169,10 +169,12 @@ public:
     /// The same sequence once more. Costs nothing but the list of pages; tokens are copied, a page at a time, when one
     /// of the two writes into a page that both have.
     Cache fork() const;
-    /// Forgets the tokens from `length` on. A state (linear, infini) can only be truncated to 0.
+    /// Forgets the tokens from `length` on; the next one follows those that stay. Nothing changes, next_position
+    /// either, where there are none. A state (linear, infini) can only be truncated to 0.
     void truncate(std::int64_t length);
     /// Forgets the tokens [begin, end); those behind move up by index, and with slots by position too. Pages without
-    /// a token go back to the pool, so a range that covers whole pages frees the most.
+    /// a token go back to the pool, so a range that covers whole pages frees the most. Rows of other pages stay where
+    /// they are until gaps are many; results do not depend on it.
     void drop(std::int64_t begin, std::int64_t end);
     /// Keeps the first `sinks` and the last `recent` tokens, so that a cache never holds more. Once a step.
     void keep_window(std::int64_t sinks, std::int64_t recent);

@@ -28,7 +28,7 @@ void unshare(const char* function, Cache::State& cache, std::size_t count) {
     Cache::State::Needs needs;
     const std::vector<std::int32_t> references = cache.pool->references(std::span(cache.table).first(count));
     for (std::size_t n = 0; n < count; ++n) {
-        if (references[n] > 1) { needs.copies.push_back(n); }
+        if (cache.is_shared(n, references[n])) { needs.copies.push_back(n); }
     }
     const std::vector<std::int32_t> pages =
         cache.pool->take(needs.pages(), -1, "[" + std::string(function) + "] cache");
@@ -47,9 +47,7 @@ void move_up(Cache::State& cache, std::int64_t count, std::int64_t by) {
                 const std::size_t run = cache.run_of(j);
                 char* stored = pool.k_row(layer, g, cache.table[run], cache.row_of(run, j));
                 float* scales = pool.k_scales(layer, g, cache.table[run], cache.row_of(run, j));
-                if (j < c.sinks) {
-                    const float* sink =
-                        &cache.sinks[static_cast<std::size_t>((layer * c.kv_heads + g) * c.sinks + j) * size];
+                if (const float* sink = cache.sink(layer, g, j); sink != nullptr) {
                     std::copy(sink, sink + size, row.begin());
                     turn_row(*pool.table, j + cache.shift + by, pool.table->attention_factor,
                              row.data() + pool.rotated_from());
@@ -81,7 +79,7 @@ void drop_tokens(const char* function, Cache::State& cache, std::int64_t begin, 
     if (turns) { move_up(cache, begin, end - begin); }
     cache.cut(begin, end);
     if (slots) { cache.shift += end - begin; }
-    if (c.pages_per_cache > 0) { cache.compact(function); }
+    if (c.pages_per_cache > 0 || cache.is_scattered()) { cache.compact(function); }
 }
 
 Tensor stored_rows(const char* function, const Cache::State& cache, std::int64_t layer, std::int64_t begin,
@@ -154,7 +152,9 @@ std::int64_t Cache::next_position() const {
 std::vector<std::int64_t> Cache::positions() const {
     const State& cache = checked_cache("Cache::positions", "cache", this);
     if (is_state(cache.config().kind)) { refuse("Cache::positions", "cache", "one of keys and values", "a state"); }
-    return cache.positions(cache.tokens);
+    std::vector<std::int64_t> positions(static_cast<std::size_t>(cache.tokens));
+    cache.fill_positions(positions);
+    return positions;
 }
 
 std::int64_t Cache::pages() const {
@@ -168,7 +168,7 @@ std::int64_t Cache::shared_pages() const {
     std::int64_t shared = 0;
     for (std::size_t n = 0; n < references.size(); ++n) {
         const bool listed = n > 0 && cache.table[n] == cache.table[n - 1];
-        if (!listed && references[n] > std::ranges::count(cache.table, cache.table[n])) { ++shared; }
+        if (!listed && cache.is_shared(n, references[n])) { ++shared; }
     }
     return shared;
 }
@@ -184,6 +184,7 @@ Cache Cache::fork() const {
     copy->next = cache.next;
     copy->shift = cache.shift;
     copy->sinks = cache.sinks;
+    std::ranges::copy(cache.sink_tokens, std::back_inserter(copy->sink_tokens));  // where there is room for more
     std::vector<std::int32_t> table = cache.table;
     cache.pool->share(table);
     copy->table = std::move(table);

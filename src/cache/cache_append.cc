@@ -106,17 +106,17 @@ void write_rows(Context& context, const CachedStep& step, const View& k, const V
                      });
 }
 
-/// Unrotated keys of the first tokens, for the day they move.
+/// Unrotated keys of the first tokens, from which they are rotated anew when a gap behind them moves them up.
 void keep_sinks(const CachedStep& step, const View& k) {
     const CacheConfig& c = step.config();
     for (std::size_t n = 0; n < step.count(); ++n) {
         Cache::State& cache = *step.caches[n];
-        if (cache.sinks.empty()) { continue; }
         const std::int64_t first = step.lengths[n] - step.queries(n);
         for (std::int64_t j = first; j < std::min(c.sinks, step.lengths[n]); ++j) {
+            cache.add_sink(j);
             for (std::int64_t g = 0; g < c.kv_heads; ++g) {
-                const std::int64_t at = ((step.layer * c.kv_heads + g) * c.sinks + j) * c.head_size;
-                load(k, g, step.cu_q[n] + j - first, &cache.sinks[static_cast<std::size_t>(at)]);
+                float* sink = cache.sink(step.layer, g, j);
+                if (sink != nullptr) { load(k, g, step.cu_q[n] + j - first, sink); }
             }
         }
     }

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <cstring>
 #include <numeric>
 
@@ -87,15 +88,17 @@ struct Contents {
 
 void add_rows(const Cache::State& cache, Contents& contents) {
     const CachePool::State& pool = *cache.pool;
-    std::vector<std::int64_t> runs, stretches;
-    for (const CacheRun& run : cache.runs) { runs.insert(runs.end(), {run.begin, run.end}); }
+    std::vector<std::int64_t> stretches;
     for (const CacheStretch& s : cache.stretches) { stretches.insert(stretches.end(), {s.first, s.position}); }
-    contents.add("runs", integer_tensor(runs, {static_cast<std::int64_t>(cache.runs.size()), 2}));
     contents.add("stretches", integer_tensor(stretches, {static_cast<std::int64_t>(cache.stretches.size()), 2}));
     contents.add("rope", rotation(pool));
     Tensor sinks(DType::f32, {static_cast<std::int64_t>(cache.sinks.size())});
     std::ranges::copy(cache.sinks, sinks.as<float>());
     contents.add("sinks", std::move(sinks));
+    if (!cache.sinks.empty()) {
+        contents.add("sink_tokens",
+                     integer_tensor(cache.sink_tokens, {static_cast<std::int64_t>(cache.sink_tokens.size())}));
+    }
     for (std::int64_t layer = 0; layer < pool.config.layers; ++layer) {
         const std::int64_t tokens = cache.written[static_cast<std::size_t>(layer)];
         const auto side = [&](const char* name, const char* scales, const KvRowLayout& layout, auto row, auto scale) {
@@ -205,32 +208,8 @@ void check_description(const Reader& reader, const CachePool::State& pool) {
 }
 
 /// Positions and their order, as read from the file.
-void read_tables(const Reader& reader, Cache::State& cache, std::vector<CacheRun>& runs) {
-    const std::int64_t page_size = cache.config().page_size;
-    const std::vector<std::int64_t> rows = reader.integers("runs", {-1, 2});
-    std::int64_t tokens = 0;
-    bool fits = cache.config().pages_per_cache == 0;
-    for (std::size_t n = 0; n < rows.size(); n += 2) {
-        const std::int64_t begin = rows[n], end = rows[n + 1];
-        if (begin < 0 || end <= begin || end - begin > cache.tokens - tokens) {
-            reader.unsound("runs: expected rows of " + std::to_string(cache.tokens) + " tokens");
-        }
-        runs.push_back({tokens, begin, end});
-        // Only the last may end early without a gap behind it, and only the first may begin late without one before.
-        fits = fits && end <= page_size;
-        tokens += end - begin;
-    }
-    if (tokens != cache.tokens) {
-        reader.unsound("runs: expected rows of " + std::to_string(cache.tokens) + " tokens");
-    }
-    // Gaps are kept, as tiles of keys begin where they did; for other pages tokens lie side by side.
-    const bool same = reader.number("page_size") == page_size;
-    if (!same || !fits) {
-        runs.clear();
-        for (std::int64_t first = 0; first < tokens; first += page_size) {
-            runs.push_back({first, 0, std::min(page_size, tokens - first)});
-        }
-    }
+void read_positions(const Reader& reader, Cache::State& cache) {
+    const std::int64_t tokens = cache.tokens;
     const std::vector<std::int64_t> positions = reader.integers("stretches", {-1, 2});
     std::int64_t last = -1;
     for (std::size_t n = 0; n < positions.size(); n += 2) {
@@ -248,9 +227,43 @@ void read_tables(const Reader& reader, Cache::State& cache, std::vector<CacheRun
     }
 }
 
+/// Unrotated keys, and the tokens that they are of.
+void read_sinks(const Reader& reader, Cache::State& cache) {
+    const Tensor sinks = reader.tensor("sinks", DType::f32, {static_cast<std::int64_t>(cache.sinks.size())});
+    std::copy(sinks.as<float>(), sinks.as<float>() + sinks.elements(), cache.sinks.begin());
+    if (cache.sinks.empty()) { return; }
+    const std::int64_t most = std::min(cache.config().sinks, cache.tokens);
+    std::int64_t last = -1;
+    for (const std::int64_t token : reader.integers("sink_tokens", {-1})) {
+        if (token <= last || token >= most) {
+            reader.unsound("sink_tokens: expected rising numbers below " + std::to_string(most));
+        }
+        cache.sink_tokens.push_back(token);
+        last = token;
+    }
+}
+
+/// Tokens lie side by side, whatever gaps there were: results do not depend on where they lie.
+std::vector<CacheRun> dense_runs(std::int64_t tokens, std::int64_t page_size) {
+    std::vector<CacheRun> runs;
+    for (std::int64_t first = 0; first < tokens; first += page_size) {
+        runs.push_back({first, 0, std::min(page_size, tokens - first)});
+    }
+    return runs;
+}
+
 bool file_has_rows(const Reader& reader, const std::string& name, std::int64_t tokens) {
     return reader.file.contains(name) && reader.file.entry(name).shape.rank() == 3 &&
            reader.file.entry(name).shape[1] == tokens && (tokens == 0 || reader.file.entry(name).shape.elements() > 0);
+}
+
+/// A weight of 0 times a scale that is no number would not be 0: kernels count on what appending has checked.
+void check_scales(const Reader& reader, const std::string& name, const KvRowLayout& layout) {
+    if (layout.scales == 0) { return; }
+    const Tensor scales = reader.tensor(name, DType::f32, {-1, -1, layout.scales});
+    for (std::int64_t n = 0; n < scales.elements(); ++n) {
+        if (!std::isfinite(scales.as<float>()[n])) { reader.unsound(name + ": expected finite numbers"); }
+    }
 }
 
 void read_rows(const Reader& reader, Cache::State& cache) {
@@ -261,8 +274,7 @@ void read_rows(const Reader& reader, Cache::State& cache) {
     if (found.elements() != expected.elements() || std::memcmp(found.data(), expected.data(), expected.bytes()) != 0) {
         throw Error("[CachePool::restore] rope: expected the rotation of the pool, got another in " + reader.path);
     }
-    const Tensor sinks = reader.tensor("sinks", DType::f32, {static_cast<std::int64_t>(cache.sinks.size())});
-    std::copy(sinks.as<float>(), sinks.as<float>() + sinks.elements(), cache.sinks.begin());
+    read_sinks(reader, cache);
     // Before anything is made as long as the file says: are there as many rows?
     for (std::int64_t layer = 0; layer < c.layers; ++layer) {
         const std::string name = numbered("k", layer);
@@ -271,8 +283,8 @@ void read_rows(const Reader& reader, Cache::State& cache) {
             reader.unsound(name + ": expected the rows of " + std::to_string(tokens) + " tokens");
         }
     }
-    std::vector<CacheRun> runs;
-    read_tables(reader, cache, runs);
+    read_positions(reader, cache);
+    std::vector<CacheRun> runs = dense_runs(cache.tokens, c.page_size);
     const auto count = static_cast<std::int64_t>(runs.size());
     if (c.pages_per_cache > 0 && count > c.pages_per_cache) {
         throw CacheFull("[CachePool::restore] pages_per_cache: expected " + std::to_string(count) + " pages for " +
@@ -297,6 +309,7 @@ void read_rows(const Reader& reader, Cache::State& cache) {
             }
         };
         const auto side = [&](const char* name, const char* scales, const KvRowLayout& layout, auto row, auto scale) {
+            check_scales(reader, numbered(scales, layer), layout);
             fill(name, DType::u8, layout.bytes, row);
             if (layout.scales > 0) { fill(scales, DType::f32, layout.scales, scale); }
         };
@@ -345,7 +358,6 @@ void Cache::save(const std::filesystem::path& path) const {
         add_rows(cache, contents);
     }
     SafetensorsMetadata metadata = description(cache.config());
-    metadata["page_size"] = std::to_string(cache.config().page_size);
     metadata["next"] = std::to_string(cache.next);
     metadata["shift"] = std::to_string(cache.shift);
     std::vector<NamedView> views;

@@ -3,6 +3,7 @@
 
 #include <sys/mman.h>
 #include <bit>
+#include <limits>
 
 namespace heed {
 namespace {
@@ -175,6 +176,10 @@ CachePool::State::State(const CacheConfig& given) : config(checked(given)) {
     counted(function, c, [](const CacheConfig& all) {
         return unit_bytes(all) * all.layers * (is_state(all.kind) ? 1 : all.page_size) * all.pages;
     });
+    if (!is_state(c.kind) && c.pages * c.page_size > std::numeric_limits<std::int32_t>::max()) {
+        refuse(function, "pages", "at most 2^31 - 1 tokens in all",
+               std::to_string(c.pages) + " pages of " + std::to_string(c.page_size));
+    }
     k_layout = kv_row_layout(c.storage, c.head_size);
     v_layout = c.kind == CacheKind::latent ? k_layout : kv_row_layout(c.storage, c.value_size);
     if (c.rope) {

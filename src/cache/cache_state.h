@@ -75,8 +75,8 @@ private:
     std::int32_t next_free(std::int64_t page) const;
 };
 
-/// Tokens of one page: rows [begin, end) of page table[n] hold tokens first, first + 1, ... Rows outside are gaps that
-/// dropping left, hidden from every query. Two neighbouring runs may name one page.
+/// Tokens of one page: rows [begin, end) of page table[n] hold tokens first, first + 1, ... Rows outside were never
+/// written, or are gaps that dropping left: nobody reads them. Neighbouring runs may name one page.
 struct CacheRun {
     std::int64_t first = 0;
     std::int64_t begin = 0, end = 0;
@@ -98,17 +98,22 @@ struct Cache::State {
     std::vector<std::int32_t> table;  ///< page of each run; of a state: its page, if any
     std::vector<CacheRun> runs;
     std::vector<CacheStretch> stretches;
-    std::int64_t tokens = 0;            ///< of the layer that has most
-    std::vector<std::int64_t> written;  ///< tokens of each layer
-    std::int64_t next = 0;              ///< position of the next token (original)
-    std::int64_t shift = 0;             ///< slots: token j was rotated at position j + shift
-    std::vector<float> sinks;           ///< slots with rope: unrotated keys [layers][G][sinks][D]
+    std::int64_t tokens = 0;                ///< of the layer that has most
+    std::vector<std::int64_t> written;      ///< tokens of each layer
+    std::int64_t next = 0;                  ///< position of the next token (original)
+    std::int64_t shift = 0;                 ///< slots: token j was rotated at position j + shift
+    std::vector<float> sinks;               ///< slots with rope: unrotated keys [layers][G][sinks][D]
+    std::vector<std::int64_t> sink_tokens;  ///< the tokens that they are of, rising; at most as many as there are sinks
 
     const CacheConfig& config() const { return pool->config; }
     bool level() const;  ///< every layer has all tokens
 
-    /// position(j) of the first `count` tokens.
-    std::vector<std::int64_t> positions(std::int64_t count) const;
+    /// to[j] = position(j)
+    void fill_positions(std::span<std::int64_t> to) const;
+    /// to[j] = the row of token j among all rows of the pool
+    void fill_rows(std::span<std::int32_t> to) const;
+    /// Positions rise from token to token.
+    bool rising() const;
     /// Of token j, as masks count.
     std::int64_t position(std::int64_t j) const;
     /// The run of token j.
@@ -117,6 +122,12 @@ struct Cache::State {
     /// Rows that a kernel passes over, gaps included, to read the first `count` tokens.
     std::int64_t slots(std::int64_t count) const;
     bool has_gaps() const;
+    /// Does another cache have the page of run n?
+    bool is_shared(std::size_t n, std::int32_t references) const;
+    /// The unrotated key of token j, null where it was not kept.
+    float* sink(std::int64_t layer, std::int64_t g, std::int64_t j);
+    /// Makes a place for that of token j, where it is among the first.
+    void add_sink(std::int64_t j);
     /// Positions are 0, 1, 2, ... but for a constant.
     bool consecutive() const { return config().positions == CachePositions::slots || stretches.size() <= 1; }
     std::int64_t first_position() const {
@@ -140,6 +151,10 @@ struct Cache::State {
     void shrink(std::int64_t count) noexcept;
     /// Tokens [begin, end) go from the tables; rows stay where they are.
     void cut(std::int64_t begin, std::int64_t end);
+    /// The same for the keys of sinks.
+    void cut_sinks(std::int64_t begin, std::int64_t end) noexcept;
+    /// Are there so many gaps that rows had better move together, and may they, as no other cache has these pages?
+    bool is_scattered() const;
     /// Rows move together, so that the cache has as few pages as its tokens need. May be a CacheFull.
     void compact(const char* function);
 };

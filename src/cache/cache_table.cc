@@ -11,6 +11,7 @@ Cache::State::State(std::shared_ptr<CachePool::State> its_pool) : pool(std::move
     written.assign(static_cast<std::size_t>(c.layers), 0);
     if (c.sinks > 0 && !pool->rotate_on_read) {
         sinks.assign(static_cast<std::size_t>(c.layers * c.kv_heads * c.sinks * c.head_size), 0);
+        sink_tokens.reserve(static_cast<std::size_t>(c.sinks));
     }
 }
 Cache::State::~State() { pool->release(table); }
@@ -25,17 +26,35 @@ std::int64_t Cache::State::position(std::int64_t j) const {
     return std::prev(behind)->position + j - std::prev(behind)->first;
 }
 
-std::vector<std::int64_t> Cache::State::positions(std::int64_t count) const {
-    std::vector<std::int64_t> all(static_cast<std::size_t>(count));
+void Cache::State::fill_positions(std::span<std::int64_t> to) const {
     if (config().positions == CachePositions::slots) {
-        std::iota(all.begin(), all.end(), std::int64_t{0});
-        return all;
+        std::iota(to.begin(), to.end(), std::int64_t{0});
+        return;
     }
+    const auto count = static_cast<std::int64_t>(to.size());
     for (std::size_t n = 0; n < stretches.size() && stretches[n].first < count; ++n) {
         const std::int64_t end = n + 1 < stretches.size() ? std::min(count, stretches[n + 1].first) : count;
-        std::iota(all.begin() + stretches[n].first, all.begin() + end, stretches[n].position);
+        std::iota(to.begin() + stretches[n].first, to.begin() + end, stretches[n].position);
     }
-    return all;
+}
+
+void Cache::State::fill_rows(std::span<std::int32_t> to) const {
+    const auto count = static_cast<std::int64_t>(to.size());
+    for (std::size_t n = 0; n < runs.size() && runs[n].first < count; ++n) {
+        const std::int64_t end = std::min(count, runs[n].first + runs[n].end - runs[n].begin);
+        // The pool has fewer rows than 2^31.
+        const std::int64_t row = table[n] * config().page_size + runs[n].begin;
+        std::iota(to.begin() + runs[n].first, to.begin() + end, static_cast<std::int32_t>(row));
+    }
+}
+
+bool Cache::State::rising() const {
+    if (config().positions == CachePositions::slots) { return true; }
+    for (std::size_t n = 1; n < stretches.size(); ++n) {
+        const CacheStretch &before = stretches[n - 1], &behind = stretches[n];
+        if (behind.position < before.position + behind.first - before.first) { return false; }
+    }
+    return true;
 }
 
 std::size_t Cache::State::run_of(std::int64_t j) const {
@@ -50,6 +69,27 @@ std::int64_t Cache::State::slots(std::int64_t count) const {
 
 bool Cache::State::has_gaps() const { return slots(tokens) != tokens; }
 
+bool Cache::State::is_shared(std::size_t n, std::int32_t references) const {
+    std::int32_t own = 1;  // entries of the same page stand side by side
+    for (std::size_t i = n; i > 0 && table[i - 1] == table[n]; --i) { ++own; }
+    for (std::size_t i = n + 1; i < table.size() && table[i] == table[n]; ++i) { ++own; }
+    return references > own;
+}
+
+float* Cache::State::sink(std::int64_t layer, std::int64_t g, std::int64_t j) {
+    const auto found = std::ranges::lower_bound(sink_tokens, j);
+    if (found == sink_tokens.end() || *found != j) { return nullptr; }
+    const CacheConfig& c = config();
+    const std::int64_t place = (layer * c.kv_heads + g) * c.sinks + (found - sink_tokens.begin());
+    return &sinks[static_cast<std::size_t>(place * c.head_size)];
+}
+
+void Cache::State::add_sink(std::int64_t j) {
+    if (sinks.empty() || j >= config().sinks) { return; }
+    // As many as there are tokens before `sinks`, of which none has two: there is room.
+    if (sink_tokens.empty() || sink_tokens.back() < j) { sink_tokens.push_back(j); }
+}
+
 Cache::State::Needs Cache::State::needs(std::int64_t begin, std::int64_t end) const {
     Needs needs;
     const std::int64_t page_size = config().page_size;
@@ -61,7 +101,7 @@ Cache::State::Needs Cache::State::needs(std::int64_t begin, std::int64_t end) co
     for (std::size_t n = first; n < runs.size(); ++n) {
         const std::int64_t behind = n + 1 < runs.size() ? runs[n + 1].first : runs[n].first + page_size - runs[n].begin;
         const bool written_to = runs[n].first < end && behind > begin;
-        if (written_to && references[n - first] > 1) { needs.copies.push_back(n); }
+        if (written_to && is_shared(n, references[n - first])) { needs.copies.push_back(n); }
     }
     return needs;
 }
@@ -105,6 +145,7 @@ void Cache::State::add_positions(std::int64_t first, std::span<const std::int64_
 }
 
 void Cache::State::shrink(std::int64_t count) noexcept {
+    if (count >= tokens) { return; }
     while (!runs.empty() && runs.back().first >= count) {
         pool->release({&table.back(), 1});
         table.pop_back();
@@ -112,6 +153,7 @@ void Cache::State::shrink(std::int64_t count) noexcept {
     }
     if (!runs.empty()) { runs.back().end = std::min(runs.back().end, runs.back().begin + count - runs.back().first); }
     while (!stretches.empty() && stretches.back().first >= count) { stretches.pop_back(); }
+    while (!sink_tokens.empty() && sink_tokens.back() >= count) { sink_tokens.pop_back(); }
     tokens = std::min(tokens, count);
     for (std::int64_t& layer : written) { layer = std::min(layer, count); }
     if (count == 0) {
@@ -155,6 +197,7 @@ void Cache::State::cut(std::int64_t begin, std::int64_t end) {
         [](const CacheStretch& a, const CacheStretch& b) { return b.position - a.position == b.first - a.first; });
     positions.erase(joined, positions.end());
     pool->share(again);
+    cut_sinks(begin, end);
     runs = std::move(kept);
     table = std::move(kept_table);
     stretches = std::move(positions);
@@ -162,6 +205,35 @@ void Cache::State::cut(std::int64_t begin, std::int64_t end) {
     tokens -= gone;
     for (std::int64_t& layer : written) { layer -= gone; }
     if (tokens == 0) { shift = 0; }
+}
+
+void Cache::State::cut_sinks(std::int64_t begin, std::int64_t end) noexcept {
+    const auto first = std::ranges::lower_bound(sink_tokens, begin) - sink_tokens.begin();
+    const auto last = std::ranges::lower_bound(sink_tokens, end) - sink_tokens.begin();
+    const auto count = static_cast<std::ptrdiff_t>(sink_tokens.size());
+    const CacheConfig& c = config();
+    for (std::int64_t plane = 0; first < last && plane < c.layers * c.kv_heads; ++plane) {
+        const auto keys = sinks.begin() + plane * c.sinks * c.head_size;
+        std::copy(keys + last * c.head_size, keys + count * c.head_size, keys + first * c.head_size);
+    }
+    sink_tokens.erase(sink_tokens.begin() + first, sink_tokens.begin() + last);
+    for (auto n = static_cast<std::size_t>(first); n < sink_tokens.size(); ++n) { sink_tokens[n] -= end - begin; }
+}
+
+bool Cache::State::is_scattered() const {
+    // Each gap makes kernels copy the 16 rows around it; moving all rows once for every 64th of them that stands
+    // behind a gap costs a drop no more than 64 rows.
+    constexpr std::int64_t few = 4, rows_a_gap = 64;
+    std::int64_t gaps = 0;
+    for (std::size_t n = 1; n < runs.size(); ++n) {
+        gaps += runs[n - 1].end != config().page_size || runs[n].begin != 0 ? 1 : 0;
+    }
+    if (gaps <= few + tokens / rows_a_gap) { return false; }
+    const std::vector<std::int32_t> references = pool->references(table);
+    for (std::size_t n = 0; n < table.size(); ++n) {
+        if (is_shared(n, references[n])) { return false; }
+    }
+    return true;
 }
 
 void Cache::State::compact(const char* function) {
@@ -173,13 +245,14 @@ void Cache::State::compact(const char* function) {
     const std::vector<std::int32_t> references = pool->references(table);
     for (std::size_t n = 0; n < table.size(); ++n) {
         if (own.empty() || own.back() != table[n]) { own.push_back(table[n]); }
-        alone = alone && references[n] == std::ranges::count(table, table[n]);
+        alone = alone && !is_shared(n, references[n]);
     }
     std::vector<std::int32_t> pages(own.begin(),
                                     own.begin() + static_cast<std::ptrdiff_t>(std::min(count, own.size())));
     if (!alone) { pages = pool->take(static_cast<std::int64_t>(count), -1, "[" + std::string(function) + "] cache"); }
     // In place, a row's new place is never behind its old one.
     std::vector<CacheRun> dense;
+    dense.reserve(count);  // nothing throws once rows move
     for (std::int64_t j = 0; j < tokens; ++j) {
         const std::size_t run = run_of(j);
         const auto target = static_cast<std::size_t>(j / page_size);

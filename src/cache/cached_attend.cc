@@ -10,39 +10,59 @@
 namespace heed {
 namespace {
 
-/// How the keys of an entry are handed to a kernel.
-enum class Way : std::uint8_t {
-    plain,      ///< its pages; positions are by index, as for tensors
-    positions,  ///< its pages, with a position for every row; gaps get one that nothing sees
-    dense,      ///< a copy without gaps, rotated on the way where keys are stored unrotated
+/// How the keys of an entry are handed to a kernel: its pages as they are, with positions by index as for tensors,
+/// unless one of these is so.
+struct Way {
+    bool dense = false;        ///< a copy, rotated on the way, as keys are stored unrotated
+    bool by_row = false;       ///< a table of rows instead of pages: gaps are left out, no kernel ever sees them
+    bool by_position = false;  ///< positions are not those by index, and matter
+
+    bool operator==(const Way&) const = default;
 };
 
-/// Gaps stand this far ahead of every token, and no query looks half as far.
-constexpr std::int64_t hidden = std::int64_t{1} << 28;
-
-Way way_of(const CachedStep& step, std::size_t n, const AttentionOptions& options) {
+/// Are the queries the last tokens that the cache has, at their positions?
+bool queries_are_last(const CachedStep& step, std::size_t n) {
     const Cache::State& cache = *step.caches[n];
-    if (step.pool->rotate_on_read) { return Way::dense; }
-    const std::int64_t slots = cache.slots(step.lengths[n]);
-    if (slots != step.lengths[n]) {
-        // These count keys without gaps.
-        const bool by_index = options.bias || options.allow || options.dropout.keep || options.dropout.p > 0;
-        return by_index ? Way::dense : Way::positions;
+    const std::int64_t first = step.lengths[n] - step.queries(n);
+    for (std::int64_t i = 0; i < step.queries(n); ++i) {
+        const std::int64_t position = step.positions[static_cast<std::size_t>(step.cu_q[n] + i)];
+        if (first < 0 || cache.position(first + i) != position) { return false; }
     }
+    return true;
+}
+
+bool needs_positions(const CachedStep& step, std::size_t n, const AttentionOptions& options) {
+    const Cache::State& cache = *step.caches[n];
+    const Window& window = options.window;
+    const bool by_distance = options.pattern || options.alibi_slopes || window.left >= 0 || window.right >= 0;
+    if (!by_distance && !options.causal) { return false; }
+    if (!by_distance && cache.rising() && queries_are_last(step, n)) { return false; }
     const std::int64_t base = cache.first_position();
-    if (!cache.consecutive() || (options.pattern && base != 0)) { return Way::positions; }
+    if (!cache.consecutive() || (options.pattern && base != 0)) { return true; }
     for (std::int64_t i = 0; i < step.queries(n); ++i) {
         const std::int64_t at_index = base + step.lengths[n] - step.queries(n) + i;
-        if (step.positions[static_cast<std::size_t>(step.cu_q[n] + i)] != at_index) { return Way::positions; }
+        if (step.positions[static_cast<std::size_t>(step.cu_q[n] + i)] != at_index) { return true; }
     }
-    return Way::plain;
+    return false;
+}
+
+Way way_of(const CachedStep& step, std::size_t n, const AttentionOptions& options) {
+    if (step.pool->rotate_on_read) { return {.dense = true}; }
+    return {.by_row = step.caches[n]->slots(step.lengths[n]) != step.lengths[n],
+            .by_position = needs_positions(step, n, options)};
 }
 
 std::vector<Way> ways_of(const CachedStep& step, const AttentionOptions& options) {
     std::vector<Way> ways;
     for (std::size_t n = 0; n < step.count(); ++n) { ways.push_back(way_of(step, n, options)); }
     // A pattern and the generator of dropout count entries of the call, which therefore has to be one.
-    if (options.pattern || options.dropout.p > 0) { std::ranges::fill(ways, std::ranges::max(ways)); }
+    if (options.pattern || options.dropout.p > 0) {
+        Way all;
+        for (const Way& way : ways) {
+            all = {all.dense || way.dense, all.by_row || way.by_row, all.by_position || way.by_position};
+        }
+        std::ranges::fill(ways, all);
+    }
     return ways;
 }
 
@@ -57,24 +77,6 @@ void cut_options(AttentionOptions& o, std::int64_t begin, std::int64_t end) {
     if (o.alibi_slopes && o.alibi_slopes.rank() == 2) { o.alibi_slopes = o.alibi_slopes.slice(0, begin, end); }
 }
 
-/// Position of every row that the kernel passes over.
-void add_key_positions(const CachedStep& step, std::size_t n, std::vector<std::int64_t>& positions) {
-    const Cache::State& cache = *step.caches[n];
-    const std::vector<std::int64_t> own = cache.positions(step.lengths[n]);
-    std::int64_t farthest = own.empty() ? 0 : std::ranges::max(own);
-    for (std::int64_t i = step.cu_q[n]; i < step.cu_q[n + 1]; ++i) {
-        farthest = std::max(farthest, step.positions[static_cast<std::size_t>(i)]);
-    }
-    const std::size_t first = positions.size();
-    positions.resize(first + static_cast<std::size_t>(cache.slots(step.lengths[n])), farthest + hidden);
-    for (std::size_t run = 0; run < cache.runs.size() && cache.runs[run].first < step.lengths[n]; ++run) {
-        const auto [token, begin, end] = cache.runs[run];
-        const std::int64_t count = std::min(end - begin, step.lengths[n] - token);
-        const std::size_t slot = first + run * static_cast<std::size_t>(step.config().page_size);
-        std::copy_n(own.begin() + token, count, positions.begin() + static_cast<std::ptrdiff_t>(slot) + begin);
-    }
-}
-
 /// Entries [begin, end), which go the same way.
 struct Range {
     std::size_t begin, end;
@@ -82,21 +84,27 @@ struct Range {
 
 void attend_in_pages(Context& context, const CachedStep& step, const AttentionProblem& whole, Range range, Way way) {
     EntryCall call(step, whole);
-    std::vector<std::int64_t> key_positions;
+    std::int64_t tokens = 0;
+    for (std::size_t n = range.begin; n < range.end; ++n) { tokens += step.lengths[n]; }
+    std::vector<std::int32_t> rows(static_cast<std::size_t>(way.by_row ? tokens : 0));
+    std::vector<std::int64_t> key_positions(static_cast<std::size_t>(way.by_position ? tokens : 0));
+    if (way.by_row) { call.by_row(); }
+    std::size_t at = 0;
     for (std::size_t n = range.begin; n < range.end; ++n) {
-        call.add(step.caches[n]->table.data(), step.queries(n), step.caches[n]->slots(step.lengths[n]));
-        if (way == Way::positions) { add_key_positions(step, n, key_positions); }
+        const Cache::State& cache = *step.caches[n];
+        const auto count = static_cast<std::size_t>(step.lengths[n]);
+        if (way.by_row) { cache.fill_rows(std::span(rows).subspan(at, count)); }
+        if (way.by_position) { cache.fill_positions(std::span(key_positions).subspan(at, count)); }
+        call.add(way.by_row ? rows.data() + at : cache.table.data(), step.queries(n), step.lengths[n]);
+        at += count;
     }
     const std::int64_t first = step.cu_q[range.begin], last = step.cu_q[range.end];
-    const auto rows = [&](auto view) { return view ? view.slice(2, first, last) : view; };
+    const auto queries = [&](auto view) { return view ? view.slice(2, first, last) : view; };
     cut_options(call.problem.options, static_cast<std::int64_t>(range.begin), static_cast<std::int64_t>(range.end));
-    AttentionProblem& problem = call.finish(rows(whole.q), rows(whole.out), rows(whole.lse));
-    if (way == Way::positions) {
-        AttentionOptions& o = problem.options;
-        o.query_positions = View(DType::i64, step.positions.data() + first, Shape{1, last - first});
-        o.key_positions = integers(key_positions, {1, problem.keys});
-        if (!o.causal && (o.window.right < 0 || o.window.right > hidden / 2)) { o.window.right = hidden / 2; }
-        if (problem.reach.right < 0 || problem.reach.right > hidden / 2) { problem.reach.right = hidden / 2; }
+    AttentionProblem& problem = call.finish(queries(whole.q), queries(whole.out), queries(whole.lse));
+    if (way.by_position) {
+        problem.options.query_positions = View(DType::i64, step.positions.data() + first, Shape{1, last - first});
+        problem.options.key_positions = integers(key_positions, {1, problem.keys});
     }
     attend_pages(context, step.function, problem);
 }
@@ -135,8 +143,8 @@ void attend_dense(Context& context, const CachedStep& step, const AttentionProbl
     for (std::size_t n = range.begin; n < range.end; ++n) {
         cu_q.push_back(cu_q.back() + step.queries(n));
         cu_k.push_back(cu_k.back() + step.lengths[n]);
-        const std::vector<std::int64_t> own = step.caches[n]->positions(step.lengths[n]);
-        positions.insert(positions.end(), own.begin(), own.end());
+        positions.resize(static_cast<std::size_t>(cu_k.back()));
+        step.caches[n]->fill_positions(std::span(positions).last(static_cast<std::size_t>(step.lengths[n])));
     }
     const DType dtype = whole.q.dtype() == DType::f64 ? DType::f64 : DType::f32;
     Tensor k = gather_tokens(context, step, range, cu_k, step.memory().k_rows, step.pool->k_layout, c.head_size, dtype);
@@ -204,10 +212,19 @@ EntryCall::EntryCall(const CachedStep& step, const AttentionProblem& whole) : pr
     pages = {.k = memory.k_rows, .v = memory.v_rows, .page_size = step.config().page_size, .tables = nullptr};
 }
 
-void EntryCall::add(const std::int32_t* table, std::int64_t queries, std::int64_t slots) {
+void EntryCall::by_row() {
+    // A row is a page of one token.
+    pages.page_size = 1;
+    for (KvRows* rows : {&pages.k, &pages.v}) {
+        rows->page_bytes = rows->row_bytes;
+        rows->page_scales = rows->row_scales;
+    }
+}
+
+void EntryCall::add(const std::int32_t* table, std::int64_t queries, std::int64_t keys) {
     tables.push_back(table);
     cu_q.push_back(cu_q.back() + queries);
-    cu_k.push_back(cu_k.back() + slots);
+    cu_k.push_back(cu_k.back() + keys);
 }
 
 AttentionProblem& EntryCall::finish(const View& q, const MutableView& out, const MutableView& lse) {
@@ -234,7 +251,7 @@ void attend_caches(Context& context, const CachedStep& step, const AttentionProb
     std::vector<bool> done(step.count(), false);
     std::vector<std::size_t> plain;
     for (std::size_t n = 0; n < step.count(); ++n) {
-        if (ways[n] == Way::plain && step.queries(n) > 0) { plain.push_back(n); }
+        if (ways[n] == Way{} && step.queries(n) > 0) { plain.push_back(n); }
     }
     for (const PrefixGroup& group : prefix_groups(step, problem, plain)) {
         attend_group(context, step, problem, group);
@@ -247,7 +264,7 @@ void attend_caches(Context& context, const CachedStep& step, const AttentionProb
             ++begin;
             continue;
         }
-        if (ways[begin] == Way::dense) {
+        if (ways[begin].dense) {
             attend_dense(context, step, problem, {begin, end});
         } else {
             attend_in_pages(context, step, problem, {begin, end}, ways[begin]);

@@ -80,7 +80,9 @@ struct EntryCall {
     std::vector<const std::int32_t*> tables{};
     KvPages pages{};
     EntryCall(const CachedStep& step, const AttentionProblem& whole);
-    void add(const std::int32_t* table, std::int64_t queries, std::int64_t slots);
+    /// Tables are of rows, not of pages.
+    void by_row();
+    void add(const std::int32_t* table, std::int64_t queries, std::int64_t keys);
     /// Points the problem at what was added.
     AttentionProblem& finish(const View& q, const MutableView& out, const MutableView& lse);
 };

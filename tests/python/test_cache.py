@@ -137,6 +137,71 @@ def test_threads_share_a_cache_without_harm(rng):
     assert cache.length == 200 and np.array_equal(cache.keys(), np.repeat(k, 200, 2))
 
 
+def test_a_gap_is_never_read():
+    """Memory that was freed full of NaN comes back as pages; rows that a gap left out must not show it."""
+    rng = np.random.default_rng(0)
+
+    def x(m):
+        return rng.standard_normal((1, 1, m, 128)).astype("f")
+
+    for storage in ("f32", "bf16", "f16", "i8", "i4"):
+        for _ in range(20):
+            junk = [np.full(s, np.nan, "f") for s in (30000, 50000, 100000, 130000, 200000, 300000, 500000, 1000000) * 3]
+            del junk
+            config = heed.CacheConfig(
+                head_size=128, value_size=128, page_size=64, pages=int(rng.integers(4, 40)), storage=storage
+            )
+            c = heed.CachePool(config).create()
+            heed.cache_append(c, x(30), x(30))
+            c.keep_window(4, 20)
+            assert not np.isnan(heed.cached_attend(c, x(1), causal=True)).any(), storage
+
+
+def test_kept_keys_of_sinks_move_with_their_tokens():
+    rng = np.random.default_rng(0)
+    k, v, q = (rng.standard_normal((1, 1, m, 4)).astype("f") for m in (8, 8, 1))
+
+    def run(sinks):
+        config = heed.CacheConfig(
+            head_size=4, value_size=4, pages=8, positions="slots", rope=heed.Rope(4), sinks=sinks
+        )
+        c = heed.CachePool(config).create()
+        heed.cache_append(c, k, v)
+        c.drop(0, 1)
+        c.drop(3, 4)
+        return heed.cached_attend(c, q)
+
+    for sinks in (1, 2, 3, 8):
+        assert abs(run(sinks) - run(0)).max() < 1e-6
+
+
+def test_pages_of_any_size_agree_to_the_bit_with_gaps(rng):
+    k, v, q = rows(rng, 2, 200, 64), rows(rng, 2, 200, 64), rows(rng, 4, 1, 64)
+
+    def run(page_size, storage):
+        config = heed.CacheConfig(
+            kv_heads=2, head_size=64, value_size=64, pages=220, page_size=page_size, storage=storage
+        )
+        c = heed.CachePool(config).create()
+        heed.cache_append(c, k, v)
+        for n in range(1, 100, 13):
+            c.drop(n, n + 1)
+        c.drop(120, 150)
+        return heed.cached_attend(c, q, causal=True)
+
+    for storage in ("f32", "bf16", "f16", "i8", "i4"):
+        expected = run(16, storage)
+        assert all(np.array_equal(run(size, storage), expected) for size in (1, 5, 64, 200))
+
+
+def test_truncating_to_its_own_length_changes_nothing(rng):
+    cache = make_pool().create()
+    heed.cache_append(cache, rows(rng, 2, 10, 8), rows(rng, 2, 10, 6))
+    cache.drop(7, 10)
+    cache.truncate(7)
+    assert cache.length == 7 and cache.next_position == 10
+
+
 def test_wrong_calls(rng):
     cache = make_pool().create()
     q, k, v = rows(rng, 4, 1, 8), rows(rng, 2, 1, 8), rows(rng, 2, 1, 6)

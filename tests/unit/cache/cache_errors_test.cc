@@ -72,7 +72,7 @@ TEST(CacheErrors, Configurations) {
 /// A pool with two caches of 6 tokens, and a call on both that works, to be broken in one place.
 struct Given {
     Context context{1};
-    CachePool pool{small_config(4, 4)};
+    CachePool pool = poisoned(small_config(4, 4));
     Cache a = pool.create(), b = pool.create();
     Tokens tokens{3, 5};
     Answer answer{3};
@@ -128,13 +128,13 @@ TEST(CacheErrors, Batches) {
             "tokens: expected the tokens of each cache, as T is not a multiple of 2, got 3");
     refused([](Given& g) { g.batch.share = static_cast<SharedPrefix>(5); },
             "share: expected automatic, never or always, got 5");
-    const CachePool other(small_config());
+    const CachePool other = poisoned(small_config());
     Cache foreign = other.create();
     refused([&](Given& g) { g.batch.caches[1] = &foreign; },
             "caches[1]: expected a cache of the pool of caches[0], got another pool's");
     CacheConfig linear = small_config();
     linear.kind = CacheKind::linear;
-    const CachePool states(linear);
+    const CachePool states = poisoned(linear);
     Cache state = states.create();
     refused(
         [&](Given& g) {
@@ -196,7 +196,7 @@ TEST(CacheErrors, Options) {
     // With positions of slots there is nothing to say, and layers agree.
     CacheConfig config = small_config();
     config.positions = CachePositions::slots;
-    const CachePool slots(config);
+    const CachePool slots = poisoned(config);
     Cache cache = slots.create();
     Context context(1);
     const Tokens tokens(3);
@@ -206,7 +206,7 @@ TEST(CacheErrors, Options) {
               "[cache_append] query_positions: expected none where positions are slots, got a tensor");
     config = small_config();
     config.layers = 2;
-    const CachePool layers(config);
+    const CachePool layers = poisoned(config);
     Cache other = layers.create();
     cache_append(context, {.caches = {&other}}, tokens.k, tokens.v);
     EXPECT_EQ(error_text([&] {
@@ -254,7 +254,7 @@ TEST(CacheErrors, AFullPoolChangesNothing) {
 TEST(CacheErrors, AContiguousCacheHasACapacity) {
     Context context(1);
     const Tokens tokens(12);
-    const CachePool pool(contiguous_cache(small_config(), 10, 2));
+    const CachePool pool = poisoned(contiguous_cache(small_config(), 10, 2));
     Cache cache = pool.create();
     step(context, cache, tokens, 0, 8);
     EXPECT_EQ(error_text([&] { step(context, cache, tokens, 8, 11); }),
@@ -302,7 +302,7 @@ TEST(CacheErrors, Handles) {
     // The memory lives as long as somebody has a part of it.
     Cache last;
     {
-        const CachePool pool(small_config());
+        const CachePool pool = poisoned(small_config());
         last = pool.create();
     }
     Context context(1);
@@ -315,7 +315,7 @@ TEST(CacheErrors, NumbersThatCannotBeScaled) {
     for (const CacheStorage storage : {CacheStorage::i8, CacheStorage::i4}) {
         CacheConfig config = small_config();
         config.storage = storage;
-        const CachePool pool(config);
+        const CachePool pool = poisoned(config);
         Cache cache = pool.create();
         Tokens tokens(3);
         tokens.v.as<float>()[7] = std::numeric_limits<float>::infinity();
@@ -337,7 +337,7 @@ TEST(CacheErrors, NothingHiddenIsRead) {
     Tokens tokens(12);
     for (std::int64_t d = 0; d < key_size; ++d) { tokens.k.as<float>()[5 * key_size + d] = std::nanf(""); }
     for (std::int64_t d = 0; d < value_size; ++d) { tokens.v.as<float>()[5 * value_size + d] = std::nanf(""); }
-    const CachePool pool(small_config(4, 3));
+    const CachePool pool = poisoned(small_config(4, 3));
     Cache cache = pool.create();
     step(context, cache, tokens, 0, 10);
     cache.drop(5, 6);
@@ -350,7 +350,7 @@ TEST(CacheErrors, NothingHiddenIsRead) {
 
 TEST(CacheErrors, MlaAndStates) {
     Context context(1);
-    const CachePool pool({.kind = CacheKind::latent, .head_size = 11, .value_size = 7, .pages = 4});
+    const CachePool pool = poisoned({.kind = CacheKind::latent, .head_size = 11, .value_size = 7, .pages = 4});
     Cache cache = pool.create();
     const Tensor up_key = random(DType::f32, {2, 5, 8}, 1), up_value = random(DType::f32, {2, 6, 8}, 2),
                  q = random(DType::f32, {1, 2, 3, 9}, 3), rows = random(DType::f32, {1, 1, 3, 11}, 4);
@@ -363,7 +363,7 @@ TEST(CacheErrors, MlaAndStates) {
               "[cache_append] v: expected none for a latent cache, whose rows are k alone, got a tensor");
     CacheConfig config = small_config();
     config.kind = CacheKind::infini;
-    const CachePool states(config);
+    const CachePool states = poisoned(config);
     Cache state = states.create();
     const Tokens tokens(3);
     const Tensor gates(DType::f32, {heads});
@@ -375,7 +375,7 @@ TEST(CacheErrors, MlaAndStates) {
               "[cached_infini_attend] memory_k: expected none without memory_keys, got a tensor");
     EXPECT_EQ(states.free_pages(), 64);
     config.kind = CacheKind::linear;
-    const CachePool linear(config);
+    const CachePool linear = poisoned(config);
     Cache other = linear.create();
     EXPECT_EQ(error_text([&] {
                   cached_linear_attend(context, {.caches = {&other}}, tokens.q, tokens.k, tokens.v, answer.out,

@@ -39,7 +39,7 @@ TEST(CacheKinds, LatentsAreAbsorbedMla) {
     EXPECT_EQ(cache_bytes_per_token(Mla::config()), (latent + rotary) * 4);
     for (const auto& [storage, tolerance] : {std::pair(CacheStorage::f32, 3e-6), std::pair(CacheStorage::bf16, 0.03),
                                              std::pair(CacheStorage::i8, 0.03), std::pair(CacheStorage::i4, 0.5)}) {
-        const CachePool pool(Mla::config(storage));
+        const CachePool pool = poisoned(Mla::config(storage));
         Cache cache = pool.create();
         for (const auto& [begin, end] : {std::pair<std::int64_t, std::int64_t>{0, 21}, {21, 22}, {22, 29}, {29, 30}}) {
             MlaAnswer got(end - begin), absorbed(end - begin), expanded(end - begin);
@@ -65,7 +65,7 @@ TEST(CacheKinds, OnlyTheRotaryPartOfALatentTurns) {
          {RopeScaling(), RopeScaling(rope_scaling::DynamicNtk{.factor = 2, .trained = 6})}) {
         CacheConfig config = Mla::config();
         config.rope = Rope{.size = rotary, .theta = 50, .pairing = Pairing::interleaved, .scaling = scaling};
-        const CachePool pool(config);
+        const CachePool pool = poisoned(config);
         Cache cache = pool.create();
         for (const auto& [begin, end] : {std::pair<std::int64_t, std::int64_t>{0, 9}, {9, 10}}) {
             const RopeTable table = rope_table(*config.rope, end);
@@ -88,7 +88,7 @@ TEST(CacheKinds, OnlyTheRotaryPartOfALatentTurns) {
 TEST(CacheKinds, LatentsThatShareAPrefix) {
     Context context(1);
     const Mla mla;
-    const CachePool pool(Mla::config());
+    const CachePool pool = poisoned(Mla::config());
     Cache root = pool.create();
     cache_append(context, {.caches = {&root}}, part(mla.rows, 0, 22), {});
     Cache caches[3] = {root.fork(), root.fork(), root.fork()};
@@ -143,7 +143,7 @@ TEST(CacheKinds, StatesAreCachesOfOneSize) {
     Context context(1);
     const Tensor gates = random(DType::f32, {heads}, 9);
     for (const StateKind& kind : state_kinds(gates)) {
-        const CachePool pool(kind.config);
+        const CachePool pool = poisoned(kind.config);
         EXPECT_EQ(cache_bytes_per_token(kind.config), 0);
         EXPECT_EQ(pool.bytes(), 3 * cache_bytes_per_page(kind.config));
         const Tokens tokens[3] = {Tokens(14, 1), Tokens(14, 2), Tokens(14, 3)};
@@ -207,7 +207,7 @@ TEST(CacheKinds, StatesAreCachesOfOneSize) {
 TEST(CacheKinds, AFeatureFunctionThatThrowsLeavesTheStates) {
     Context context(1);
     const Tokens tokens(6, 1), other(6, 2);
-    const CachePool pool(linear_config());
+    const CachePool pool = poisoned(linear_config());
     Cache a = pool.create(), b = pool.create();
     int left = 1000000;
     LinearAttentionOptions options{.feature = FeatureMap::function};

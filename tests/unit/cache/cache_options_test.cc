@@ -54,7 +54,7 @@ TEST(CacheOptions, AllOfThemAreThoseOfAttention) {
     for (const auto& [begin, end] : {std::pair<std::int64_t, std::int64_t>{0, 17}, {17, 24}, {23, 24}}) {
         const Choices choices(end - begin, end);
         for (const auto& [name, options] : choices.all) {
-            const CachePool pool(small_config());
+            const CachePool pool = poisoned(small_config());
             Cache cache = pool.create();
             if (begin > 0) { step(context, cache, tokens, 0, begin); }
             expect_near(step(context, cache, tokens, begin, end, options), plain(context, tokens, begin, end, options),
@@ -93,7 +93,7 @@ TEST(CacheOptions, AlsoWhereTokensWereDropped) {
         const std::vector<std::int64_t> new_positions{20, 21, 22, 23};
         const Choices choices(4, keys);
         for (const auto& [name, given] : choices.all) {
-            const CachePool pool(small_config());
+            const CachePool pool = poisoned(small_config());
             Cache cache = pool.create();
             step(context, cache, tokens, 0, 20);
             for (const auto& [begin, end] : list) { cache.drop(begin, end); }
@@ -114,7 +114,7 @@ TEST(CacheOptions, PositionsMayBeSaid) {
     const Tokens tokens(10);
     const std::vector<std::int64_t> positions{0, 0, 0, 1, 2, 3, 10, 11, -4, 40};  // padding, gaps, a step back
     const Tensor slopes = random(DType::f32, {heads}, 3);
-    const CachePool pool(small_config());
+    const CachePool pool = poisoned(small_config());
     Cache cache = pool.create();
     const AttentionOptions options{.causal = true, .alibi_slopes = slopes};
     for (const auto& [begin, end] : {std::pair<std::int64_t, std::int64_t>{0, 7}, {7, 8}, {8, 10}}) {
@@ -135,7 +135,7 @@ TEST(CacheOptions, PositionsMayBeSaid) {
 
 TEST(CacheOptions, EntriesOfABatchHaveTheirOwnRows) {
     Context context(2);
-    const CachePool pool(small_config());
+    const CachePool pool = poisoned(small_config());
     // One plain, one with a gap, one plain: three ways through the kernels, one bias.
     const Tokens tokens[3] = {Tokens(12, 1), Tokens(12, 2), Tokens(12, 3)};
     Cache caches[3] = {pool.create(), pool.create(), pool.create()};

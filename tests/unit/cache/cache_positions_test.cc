@@ -48,7 +48,7 @@ TEST(CachePositions, KeysAreRotatedAsTheyAreWritten) {
     const Tokens tokens(20);
     const CacheConfig config = rotating();
     const RopeTable table = rope_table(*config.rope);
-    const CachePool pool(config);
+    const CachePool pool = poisoned(config);
     Cache cache = pool.create();
     for (const auto& [begin, end] : {std::pair<std::int64_t, std::int64_t>{0, 11}, {11, 12}, {12, 20}}) {
         const Answer got = step(context, cache, tokens, begin, end);
@@ -76,7 +76,7 @@ TEST(CachePositions, DynamicScalingIsRightAtEveryLength) {
           RopeScaling(
               rope_scaling::LongRope{.factor = 4, .trained = 8, .short_factors = {1, 1.5}, .long_factors = {2, 6}})}) {
         CacheConfig config = rotating(CachePositions::original, scaling);
-        const CachePool pool(config);
+        const CachePool pool = poisoned(config);
         Cache cache = pool.create();
         std::int64_t at = 0;
         for (const std::int64_t count : {5, 1, 1, 1, 1, 1, 12, 1}) {
@@ -89,7 +89,7 @@ TEST(CachePositions, DynamicScalingIsRightAtEveryLength) {
         }
         // Planned for from the start: one table, rotated on the way in.
         config.rope_length = 23;
-        const CachePool planned(config);
+        const CachePool planned = poisoned(config);
         Cache other = planned.create();
         const RopeTable table = rope_table(*config.rope, 23);
         expect_near(step(context, other, tokens, 0, 9),
@@ -100,7 +100,7 @@ TEST(CachePositions, DynamicScalingIsRightAtEveryLength) {
 TEST(CachePositions, AWindowIsTheWindowOfAttention) {
     Context context(1);
     const Tokens tokens(40);
-    const CachePool pool(small_config());
+    const CachePool pool = poisoned(small_config());
     Cache cache = pool.create(), whole = pool.create();
     for (std::int64_t t = 0; t < 40; ++t) {
         const Answer got = step(context, cache, tokens, t, t + 1);
@@ -126,7 +126,7 @@ TEST_P(Streaming, PositionsAreSlots) {
         config.storage = storage;
         if (!by_page) { config = contiguous_cache(config, 20); }
         const RopeTable table = rope_table(*config.rope);
-        const CachePool pool(config);
+        const CachePool pool = poisoned(config);
         Cache cache = pool.create();
         std::vector<std::int64_t> kept;
         for (std::int64_t t = 0; t < 300;) {
@@ -155,7 +155,7 @@ TEST(CachePositions, SlotsWithoutSinksAndWithAForkBesideThem) {
     Context context(1);
     const Tokens tokens(30);
     CacheConfig config = rotating(CachePositions::slots);
-    const CachePool pool(config);
+    const CachePool pool = poisoned(config);
     const RopeTable table = rope_table(*config.rope);
     Cache cache = pool.create();
     step(context, cache, tokens, 0, 20);
@@ -178,7 +178,7 @@ TEST(CachePositions, DynamicScalingCountsSlots) {
     Context context(1);
     const Tokens tokens(30);
     CacheConfig config = rotating(CachePositions::slots, rope_scaling::DynamicNtk{.factor = 2, .trained = 8});
-    const CachePool pool(config);
+    const CachePool pool = poisoned(config);
     Cache cache = pool.create();
     step(context, cache, tokens, 0, 20);
     cache.keep_window(2, 10);
@@ -191,7 +191,7 @@ TEST(CachePositions, DynamicScalingCountsSlots) {
 TEST(CachePositions, DroppingGivesPagesBack) {
     Context context(1);
     const Tokens tokens(40);
-    const CachePool pool(small_config(4, 10));
+    const CachePool pool = poisoned(small_config(4, 10));
     Cache cache = pool.create();
     step(context, cache, tokens, 0, 40);
     EXPECT_EQ(pool.free_pages(), 0);

@@ -7,7 +7,7 @@ namespace {
 
 /// Caches that go on from shared prefixes: 0..2 from one of 32 tokens, 3 and 4 from one that leaves it at 12, 5 alone.
 struct Family {
-    CachePool pool{small_config(4, 200)};
+    CachePool pool = poisoned(small_config(4, 200));
     std::vector<Cache> caches;
     std::vector<std::int64_t> lengths;
 
@@ -120,7 +120,7 @@ TEST(CacheShare, NeverMeansTheSameBitsInAnyCompany) {
 
 TEST(CacheShare, ALongPrefixIsSharedWithoutAsking) {
     Context context(2);
-    const CachePool pool(small_config(16, 400));
+    const CachePool pool = poisoned(small_config(16, 400));
     Cache root = pool.create();
     const Tokens prefix(1000, 1), tokens(3, 9);
     cache_append(context, {.caches = {&root}}, prefix.k, prefix.v);

@@ -6,7 +6,7 @@ namespace {
 TEST(Cache, PrefillChunksAndDecodingAreAttentionOverAllTokens) {
     Context context(2);
     const Tokens tokens(40);
-    const CachePool pool(small_config());
+    const CachePool pool = poisoned(small_config());
     Cache cache = pool.create();
     std::int64_t at = 0;
     for (const std::int64_t count : {13, 1, 7, 1, 1, 17}) {
@@ -26,7 +26,8 @@ TEST(Cache, AnyPageSizeGivesTheSameBits) {
     const Tokens tokens(300);
     std::vector<Answer> first;
     for (const std::int64_t page_size : {512, 1, 3, 16, 64, 100}) {
-        const CachePool pool(page_size == 512 ? contiguous_cache(small_config(), 512) : small_config(page_size, 300));
+        const CachePool pool =
+            poisoned(page_size == 512 ? contiguous_cache(small_config(), 512) : small_config(page_size, 300));
         Cache cache = pool.create();
         std::vector<Answer> answers;
         answers.push_back(step(context, cache, tokens, 0, 130));
@@ -45,7 +46,7 @@ TEST(Cache, ChunksOnTileBordersGiveTheSameBits) {
     Context context(2);
     const std::int64_t length = 1536;
     const Tokens tokens(length);
-    const CachePool pool(small_config(16, 400));
+    const CachePool pool = poisoned(small_config(16, 400));
     Cache whole = pool.create();
     const Answer once = step(context, whole, tokens, 0, length);
     for (const std::int64_t chunk : {64, 128, 256, 768}) {
@@ -60,7 +61,7 @@ TEST(Cache, ChunksOnTileBordersGiveTheSameBits) {
 
 TEST(Cache, ARaggedBatchMixesPrefillsAndDecodes) {
     Context context(2);
-    const CachePool pool(small_config());
+    const CachePool pool = poisoned(small_config());
     Cache caches[4] = {pool.create(), pool.create(), pool.create(), pool.create()};
     const Tokens tokens[4] = {Tokens(20, 1), Tokens(20, 2), Tokens(20, 3), Tokens(20, 4)};
     std::int64_t at[4] = {0, 0, 0, 0};
@@ -95,7 +96,7 @@ TEST(Cache, ARaggedBatchMixesPrefillsAndDecodes) {
 TEST(Cache, AForkIsASeparateCache) {
     Context context(2);
     const Tokens a(30, 1), b(30, 2);
-    const CachePool pool(small_config());
+    const CachePool pool = poisoned(small_config());
     Cache first = pool.create(), alone = pool.create(), other = pool.create();
     step(context, first, a, 0, 10);
     const std::int64_t before = pool.free_pages();
@@ -121,7 +122,7 @@ TEST(Cache, AForkIsASeparateCache) {
 TEST(Cache, WritesAfterTruncationLeaveTheForkAlone) {
     Context context(1);
     const Tokens a(20, 1), b(20, 2);
-    const CachePool pool(small_config());
+    const CachePool pool = poisoned(small_config());
     Cache cache = pool.create();
     step(context, cache, a, 0, 11);
     const Cache kept = cache.fork();
@@ -140,7 +141,7 @@ TEST(Cache, LayersOfAStepComeOneAfterTheOther) {
     Context context(1);
     CacheConfig config = small_config();
     config.layers = 3;
-    const CachePool pool(config);
+    const CachePool pool = poisoned(config);
     Cache cache = pool.create();
     const Tokens layers[3] = {Tokens(12, 1), Tokens(12, 2), Tokens(12, 3)};
     std::int64_t at = 0;
@@ -170,7 +171,7 @@ TEST(Cache, LayersOfAStepComeOneAfterTheOther) {
 TEST(Cache, CrossAttentionIsFilledOnce) {
     Context context(1);
     const Tokens source(9), target(4, 5);
-    const CachePool pool(small_config());
+    const CachePool pool = poisoned(small_config());
     Cache cache = pool.create();
     cache_append(context, {.caches = {&cache}}, source.k, source.v);
     Answer got(4), expected(4);
@@ -184,7 +185,7 @@ TEST(Cache, EveryTypeOfInput) {
     Context context(1);
     for (const DType dtype : {DType::f64, DType::f32, DType::bf16, DType::f16}) {
         const Tokens tokens(20, 1, dtype);
-        const CachePool pool(small_config());
+        const CachePool pool = poisoned(small_config());
         Cache cache = pool.create();
         const double tolerance = dtype == DType::bf16 ? 0.02 : dtype == DType::f16 ? 2e-3 : 2e-6;
         expect_near(step(context, cache, tokens, 0, 12), plain(context, tokens, 0, 12), tolerance);
@@ -203,7 +204,7 @@ TEST(Cache, BytesAreCounted) {
         config.storage = storage;
         EXPECT_EQ(cache_bytes_per_token(config), 3 * 2 * bytes) << name_of(storage);
         EXPECT_EQ(cache_bytes_per_page(config), 3 * 2 * bytes * 16) << name_of(storage);
-        const CachePool pool(config);
+        const CachePool pool = poisoned(config);
         EXPECT_EQ(pool.bytes(), 3 * 2 * bytes * 160);
         EXPECT_EQ(pool.used_bytes(), 0);
     }

@@ -2,6 +2,7 @@
 /// What the tests of caches share: sequences as plain tensors, and attention over them as the definition has it.
 #include <heed/cache.h>
 
+#include "unit/cache/cache_poison.h"
 #include "unit/ops/op_testing.h"
 
 namespace heed::testing {
@@ -37,8 +38,9 @@ struct Tokens {
 
 struct Answer {
     Tensor out, lse;
-    explicit Answer(std::int64_t count, DType dtype = DType::f32, std::int64_t columns = value_size)
-        : out(dtype, {1, heads, count, columns}), lse(DType::f32, {1, heads, count}) {}
+    explicit Answer(std::int64_t count, DType dtype = DType::f32, std::int64_t columns = value_size,
+                    std::int64_t query_heads = heads)
+        : out(dtype, {1, query_heads, count, columns}), lse(DType::f32, {1, query_heads, count}) {}
 };
 
 inline View part(const Tensor& x, std::int64_t begin, std::int64_t end) { return x.view().slice(2, begin, end); }

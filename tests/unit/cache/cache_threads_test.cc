@@ -8,7 +8,7 @@ namespace heed::testing {
 namespace {
 
 TEST(CacheThreads, CachesOverOnePool) {
-    const CachePool pool(small_config(2, 60));
+    const CachePool pool = poisoned(small_config(2, 60));
     const Tokens prompt(9, 1);
     Context context(1);
     Cache root = pool.create();
