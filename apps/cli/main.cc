@@ -30,10 +30,26 @@ std::string tidy(std::string help) {
     return help;
 }
 
+/// Every command, in the order of --help. A new one is a line here and in commands/commands.h.
+constexpr void (*commands[])(CLI::App&) = {
+    add_attend,     //
+    add_cache,      //
+    add_explain,    //
+    add_patterns,   //
+    add_positions,  //
+    add_serve,      //
+    add_size,       //
+    add_walkthrough,
+};
+
 /// Why no command was found: none was given, or none is called that.
-std::string no_command(int count, char** arguments) {
-    const std::string expected =
-        "expected a command: attend, cache, explain, patterns, positions, size or walkthrough (see heed --help)";
+std::string no_command(const CLI::App& app, int count, char** arguments) {
+    std::string expected;
+    const auto known = app.get_subcommands([](const CLI::App*) { return true; });
+    for (std::size_t n = 0; n < known.size(); ++n) {
+        expected += (n == 0 ? "" : n + 1 == known.size() ? " or " : ", ") + known[n]->get_name();
+    }
+    expected = "expected a command: " + expected + " (see heed --help)";
     return count < 2 ? expected : expected + ", got '" + arguments[1] + "'";
 }
 
@@ -42,13 +58,7 @@ int run(int count, char** arguments) {
     app.set_version_flag("--version", "heed " HEED_VERSION, "Print the version");
     app.set_help_flag("-h,--help", "Print this help");
     app.require_subcommand(1);
-    add_attend(app);
-    add_cache(app);
-    add_explain(app);
-    add_patterns(app);
-    add_positions(app);
-    add_size(app);
-    add_walkthrough(app);
+    for (const auto add : commands) { add(app); }
     app.footer(
         "Examples:\n"
         "  heed walkthrough                                  a small example, every number of it\n"
@@ -57,6 +67,7 @@ int run(int count, char** arguments) {
         "  heed explain --shape 1,32,8,4096,4096,128 --causal --dtype bf16\n"
         "  heed patterns \"causal & window(255, 0)\"           a mask pattern, drawn, and its cost\n"
         "  heed positions --svg rope.svg                     rotary frequencies and their scalings, drawn\n"
+        "  heed serve                                        a page that shows attention at work\n"
         "  heed size llama-3-8b                              parameters, operations, cache\n\n"
         "heed COMMAND --help has the options and examples of a command.\n"
         "Exit codes: 0 done, 2 arguments or files that cannot be used, 1 anything else.");
@@ -72,7 +83,7 @@ int run(int count, char** arguments) {
         fmt::print("{}\n", version.what());
     } catch (const CLI::RequiredError& error) {
         if (!app.get_subcommands().empty()) { return complain(who(), error.what(), bad_input); }
-        return complain("heed", no_command(count, arguments), bad_input);
+        return complain("heed", no_command(app, count, arguments), bad_input);
     } catch (const CLI::ParseError& error) {
         return complain(who(), error.what(), bad_input);
     } catch (const UsageError& error) { return complain(who(), error.what(), bad_input); } catch (const Error& error) {

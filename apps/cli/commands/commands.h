@@ -10,5 +10,6 @@ void add_cache(CLI::App& app);
 void add_explain(CLI::App& app);
 void add_patterns(CLI::App& app);
 void add_positions(CLI::App& app);
+void add_serve(CLI::App& app);
 void add_size(CLI::App& app);
 void add_walkthrough(CLI::App& app);

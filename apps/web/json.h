@@ -1,0 +1,6 @@
+#pragma once
+#include <nlohmann/json.hpp>
+
+namespace heed::web {
+using Json = nlohmann::ordered_json;
+}

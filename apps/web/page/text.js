@@ -1,0 +1,128 @@
+// @ts-check
+// Every word on the page, in English and Chinese.
+
+/** @type {Record<string, [string, string]>} */
+const words = {
+  area_learn: ["Learn", "学习"],
+  area_look: ["Look", "观察"],
+  learn_example: ["Worked example", "完整算例"],
+  learn_kinds: ["MHA, GQA, MQA, MLA", "MHA、GQA、MQA、MLA"],
+  learn_positions: ["Positions", "位置编码"],
+  learn_patterns: ["Who sees whom", "谁能看见谁"],
+  learn_memories: ["Memories", "记忆"],
+
+  example_title: ["Attention, one step at a time", "一步一步看注意力"],
+  example_text: ["Every number below was computed by heed just now. Choose a cell, by mouse or with the arrow keys, and the line at the bottom says how its number came about.",
+    "下面的每个数字都是 heed 刚刚算出来的。用鼠标或方向键选中一个格子，底部那一行会告诉你这个数是怎么来的。"],
+  choose_a_cell: ["Choose a cell to see where its number comes from.", "选一个格子，看看它的数字从哪里来。"],
+  which_example: ["Example", "例子"],
+  teaching: ["two tokens, by hand", "两个词元，可以手算"],
+  random: ["random numbers", "随机数"],
+  tokens: ["Tokens", "词元数"],
+  token: ["token", "词元"],
+  query: ["query", "查询"],
+  key: ["key", "键"],
+  heads: ["Heads", "头数"],
+  kv_heads: ["Key/value heads", "键值头数"],
+  head: ["Head", "头"],
+  number: ["number", "第几个数"],
+  seed: ["Seed", "随机种子"],
+  causal: ["Causal mask", "因果掩码"],
+  scale: ["Scale", "缩放系数"],
+  softcap: ["Soft-cap", "软上限"],
+  dropout: ["Dropout", "随机失活"],
+  visible: ["may be seen", "可以看见"],
+  hidden: ["hidden: the query may not see this key", "被遮住：这个查询不能看这个键"],
+  dropped: ["dropped: this weight is set to 0", "被丢弃：这个权重置为 0"],
+  identity: ["no projection: the number itself", "没有投影，就是原来的数"],
+  joined_row: ["joined", "拼接"],
+  step_input: ["Input: one row of numbers for each token", "输入：每个词元一行数"],
+  step_queries: ["Queries: what each token asks", "查询：每个词元在问什么"],
+  step_keys: ["Keys: what each token offers to be found by", "键：每个词元凭什么被找到"],
+  step_values: ["Values: what each token has to say", "值：每个词元带来的内容"],
+  step_query_heads: ["Queries, cut into heads", "把查询切成多个头"],
+  step_key_heads: ["Keys, cut into heads", "把键切成多个头"],
+  step_value_heads: ["Values, cut into heads", "把值切成多个头"],
+  step_scores: ["Scores: each query with each key", "分数：每个查询与每个键的点积"],
+  step_scaled: ["Scaled, so that long rows do not grow sharp", "缩放：维数大时分数不至于过尖"],
+  step_softcap: ["Soft-cap: no score beyond the limit", "软上限：分数不会超过界限"],
+  step_bias: ["Bias: distance costs", "偏置：越远扣得越多"],
+  step_mask: ["Mask: what may not be seen becomes −∞", "掩码：不能看的变成 −∞"],
+  step_weights: ["Softmax: each row becomes shares that add up to 1", "Softmax：每行变成相加为 1 的份额"],
+  step_dropout: ["Dropout: some weights are dropped, the rest grow", "随机失活：丢掉一些权重，其余放大"],
+  step_mixed: ["Each query mixes the values by its weights", "每个查询按权重混合各个值"],
+  step_joined: ["Heads joined again", "把各个头重新拼起来"],
+  step_output: ["Output projection", "输出投影"],
+
+  kinds_title: ["What each kind of attention keeps", "各种注意力各保留什么"],
+  kinds_text: ["While a model generates, it keeps keys and values of all earlier tokens. The kinds differ in how many: one pair a head (MHA), one a group (GQA), one for all (MQA), or one small latent from which all heads are made again (MLA). Same model, only the attention changed.",
+    "模型生成时要保留之前所有词元的键和值。各种注意力的差别在于保留多少：每个头一份（MHA）、每组一份（GQA）、所有头共用一份（MQA），或者只留一个小的潜向量，用时再还原出所有头（MLA）。同一个模型，只换注意力。"],
+  model: ["Model", "模型"],
+  as_published: ["as published", "原版"],
+  per_token: ["a token", "每词元"],
+  for_tokens: ["for tokens:", "，词元数："],
+  layers: ["layers", "层"],
+  latent_of: ["Latent and rotated part:", "潜向量与旋转部分："],
+  queries: ["query heads", "查询头"],
+  kept_keys: ["kept: key/value heads", "保留：键值头"],
+  kept_latent: ["kept: one latent", "保留：一个潜向量"],
+
+  positions_title: ["RoPE: positions as rotations", "RoPE：用旋转表示位置"],
+  positions_text: ["RoPE turns each pair of numbers of a query or key by an angle that grows with its position, each pair at its own speed, so that a score depends on the distance alone. Beyond the trained length the slow pairs reach angles the model never saw; the scalings slow them down, each in its way.",
+    "RoPE 把查询和键里的每一对数旋转一个角度，角度随位置增长，每一对的转速不同，因此分数只取决于距离。超出训练长度后，慢的那些对会转到模型没见过的角度；各种缩放方法用各自的办法让它们慢下来。"],
+  clocks_title: ["Pairs as hands of a clock", "把每一对看作钟的指针"],
+  clocks_text: ["Blue: unscaled. Orange: with the chosen scaling.", "蓝色：不缩放。橙色：所选的缩放。"],
+  waves_title: ["Tokens until a pair has turned once", "每一对转一整圈需要多少词元"],
+  waves_text: ["A pair whose curve lies above the dashed line never completes a turn within that length.", "曲线在虚线之上的那些对，在该长度内转不满一圈。"],
+  attention_factor: ["Factor on queries and keys", "查询和键的系数"],
+  pairs: ["Pairs", "对数"],
+  pair: ["pair", "对"],
+  position: ["position", "位置"],
+  scaling: ["Scaling", "缩放方法"],
+  no_scaling: ["none", "不缩放"],
+  dynamic_ntk: ["dynamic NTK", "动态 NTK"],
+  factor: ["Factor", "倍数"],
+  trained: ["Trained length", "训练长度"],
+  length: ["Length in use", "使用长度"],
+  alibi_text: ["ALiBi takes from each score a penalty that grows with distance, gently in some heads and steeply in others. Nothing is learned.", "ALiBi 从每个分数里减去随距离增长的惩罚，有的头缓，有的头陡，都不需要学习。"],
+  slopes: ["Slopes", "斜率"],
+  distance: ["distance in tokens; downwards: what the score loses", "距离（词元）；向下：分数减去多少"],
+
+  patterns_title: ["Who sees whom, and what it costs", "谁能看见谁，代价多大"],
+  patterns_text: ["Rows are queries, columns are keys. Patterns are written as text and joined by & (both) and | (either). What a pattern rules out in whole blocks is never computed.",
+    "行是查询，列是键。模式写成文本，用 &（同时满足）和 |（满足其一）组合。整块被排除的部分根本不会计算。"],
+  pattern: ["Pattern", "模式"],
+  cost_at: ["Cost at length", "在此长度的代价"],
+  seen: ["Pairs that see each other", "可见的对"],
+  at_length: ["At length", "长度"],
+  blocks_computed: ["blocks of 128 × 128 computed:", "需要计算的 128 × 128 块："],
+  of_them_masked: ["of them partly masked:", "其中部分被遮住："],
+
+  linear_title: ["Linear attention: the past in one matrix", "线性注意力：把过去装进一个矩阵"],
+  linear_text: ["Each token adds φ(k) vᵀ to a state of fixed size, and each query reads it with φ(q). Move through the tokens and watch it fill.", "每个词元把 φ(k) vᵀ 加进固定大小的状态，每个查询用 φ(q) 去读。拖动滑块，看它怎样填满。"],
+  linear_cost: ["The state keeps its size however long the text gets: no cache that grows, and no single token that can be found again exactly.", "无论文本多长，状态大小不变：没有不断增长的缓存，但也不能再精确找回某个词元。"],
+  decay: ["Decay per token", "每词元衰减"],
+  output: ["output", "输出"],
+  infini_title: ["Infini-attention: exact nearby, compressed far away", "Infini-attention：近处精确，远处压缩"],
+  infini_text: ["Inside a segment attention is exact; when the segment is complete its keys and values are folded into M and forgotten. A gate mixes what the memory says with what is near.", "段内是精确的注意力；一段结束后，它的键和值被折叠进 M，然后丢弃。门控把记忆与近处的结果混合。"],
+  segment: ["Segment", "段长"],
+  update: ["Update", "更新方式"],
+  update_linear: ["add", "直接相加"],
+  update_delta: ["delta rule", "delta 规则"],
+  gate: ["Gate", "门"],
+  segments_folded: ["segments in the memory", "已折叠的段数"],
+  tokens_pending: ["tokens still exact", "仍然精确的词元"],
+};
+
+export function language() {
+  return localStorage.getItem("language") ?? (navigator.language.startsWith("zh") ? "zh" : "en");
+}
+/** @param {string} name */
+export function set_language(name) {
+  localStorage.setItem("language", name);
+}
+/** @param {string} key */
+export function t(key) {
+  const entry = words[key];
+  return entry ? entry[language() === "zh" ? 1 : 0] : key;
+}

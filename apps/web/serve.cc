@@ -1,0 +1,93 @@
+#include "serve.h"
+
+#include <atomic>
+#include <csignal>
+#include <cstring>
+#include <thread>
+
+#include <pthread.h>
+
+#include "learn.h"
+#include "page_files.h"
+
+namespace heed::web {
+namespace {
+
+std::string metrics(const Server& server) {
+    const Server::Counts counts = server.counts();
+    std::string text;
+    const auto line = [&](const char* name, const char* kind, const char* help, auto value) {
+        text += std::string("# HELP heed_") + name + " " + help + "\n# TYPE heed_" + name + " " + kind + "\nheed_" +
+                name + " " + std::to_string(value) + "\n";
+    };
+    line("http_requests_total", "counter", "Requests received.", counts.requests);
+    line("http_refused_total", "counter", "Requests refused: malformed, not allowed, or too many.", counts.refused);
+    line("http_failed_total", "counter", "Requests that failed inside the server.", counts.failed);
+    line("http_connections", "gauge", "Open connections.", counts.connections);
+    line("http_streams", "gauge", "Answers being streamed.", counts.streams);
+    return text;
+}
+
+/// SIGINT and SIGTERM reach one thread that waits for them, so that stopping is ordinary code and no signal handler.
+class Signals {
+public:
+    explicit Signals(std::function<void()> action) : action_(std::move(action)) {
+        sigemptyset(&set_);
+        sigaddset(&set_, SIGINT);
+        sigaddset(&set_, SIGTERM);
+        sigaddset(&set_, SIGUSR2);  // from the destructor: no signal came
+        pthread_sigmask(SIG_BLOCK, &set_, &before_);
+        thread_ = std::thread([this] {
+            int number = 0;
+            while (sigwait(&set_, &number) == 0) {
+                if (number == SIGUSR2) { return; }
+                action_();
+            }
+        });
+    }
+    ~Signals() {
+        pthread_kill(thread_.native_handle(), SIGUSR2);
+        thread_.join();
+        pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+    }
+    Signals(const Signals&) = delete;
+    Signals& operator=(const Signals&) = delete;
+
+private:
+    std::function<void()> action_;
+    sigset_t set_{}, before_{};
+    std::thread thread_;
+};
+
+}  // namespace
+
+void add_page(Server& server) {
+    for (const PageFile& file : page_files()) {
+        const auto answer = [&file](const Request&) {
+            return Response{.type = std::string(file.type), .body = std::string(file.bytes)};
+        };
+        server.add("GET", std::string(file.path), answer);
+        if (file.path == "/index.html") { server.add("GET", "/", answer); }
+    }
+}
+
+void serve(const ServeOptions& options, const std::function<void(const std::string&)>& ready) {
+    // Blocked before the server starts its threads, which inherit that: none of them is interrupted.
+    std::atomic<Server*> running{nullptr};
+    const Signals signals([&running] {
+        if (Server* server = running.load()) { server->stop(); }
+    });
+    Server server(options.server);
+    running = &server;
+    add_page(server);
+    add_learn(server);
+    server.add("GET", "/health", [](const Request&) { return Response{.body = R"({"status":"ok"})"}; });
+    server.add("GET", "/metrics", [&server](const Request&) {
+        return Response{.type = "text/plain; version=0.0.4; charset=utf-8", .body = metrics(server)};
+    });
+    ready(server.address() + (options.server.token.empty() ? "/" : "/?token=" + options.server.token));
+    server.run();
+    running = nullptr;
+}
+
+}  // namespace heed::web

@@ -1,0 +1,23 @@
+#pragma once
+/// `heed serve`: the page, what it asks, and the answers for programs, in one process.
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "http.h"
+
+namespace heed::web {
+
+struct ServeOptions {
+    ServerOptions server = {};
+    std::string model = {};  ///< a folder with a checkpoint; empty: the page opens without one
+};
+
+/// Adds the page's files and every route to `server`.
+void add_page(Server& server);
+
+/// Serves until SIGINT or SIGTERM. `ready` is called with the address to open once connections are taken.
+void serve(const ServeOptions& options, const std::function<void(const std::string& address)>& ready);
+
+}  // namespace heed::web
