@@ -34,6 +34,7 @@
 #include <heed/context.h>
 #include <heed/dtype.h>
 #include <heed/error.h>
+#include <heed/explain.h>
 #include <heed/pattern.h>
 #include <heed/view.h>
 
@@ -98,8 +99,8 @@ struct AttentionOptions {
     View query_positions{};
     View key_positions{};
     Dropout dropout{};
-    /// Name of the one kernel to use (see explain); empty: the best that fits. The environment variable
-    /// HEED_KERNEL does the same for calls that leave this empty.
+    /// Name of the one kernel to use (see explain); empty: the best that fits, or what Context::set_kernel and the
+    /// environment variable HEED_KERNEL say.
     std::string kernel{};
 };
 
@@ -139,17 +140,6 @@ struct AttentionShape {
     std::int64_t head_size = 64;   ///< D
     std::int64_t value_size = 64;  ///< E
     DType dtype = DType::f32;
-};
-
-struct KernelVerdict {
-    std::string kernel{};
-    bool fits = false;
-    std::string reason{};  ///< why it runs, could run, or cannot
-};
-
-struct Explanation {
-    std::string kernel{};                   ///< the one that would run
-    std::vector<KernelVerdict> verdicts{};  ///< best first, the reference last
 };
 
 /// Which kernel would run, and for each other one why not. Throws what attend would throw.

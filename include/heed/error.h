@@ -18,4 +18,10 @@ public:
     using std::runtime_error::runtime_error;
 };
 
+/// What a device other than the CPU reported: a lost GPU, no memory left there, a kernel that failed.
+class HEED_API DeviceError : public std::runtime_error {
+public:
+    using std::runtime_error::runtime_error;
+};
+
 }  // namespace heed

@@ -8,11 +8,13 @@
 #include <heed/context.h>
 #include <heed/convert_heads.h>
 #include <heed/cross_entropy.h>
+#include <heed/device.h>
 #include <heed/dropout.h>
 #include <heed/dtype.h>
 #include <heed/elementwise.h>
 #include <heed/embedding.h>
 #include <heed/error.h>
+#include <heed/explain.h>
 #include <heed/infini_attention.h>
 #include <heed/inspect.h>
 #include <heed/linear.h>
@@ -29,3 +31,4 @@
 #include <heed/sizes.h>
 #include <heed/tensor.h>
 #include <heed/view.h>
+#include <heed/walkthrough.h>

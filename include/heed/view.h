@@ -7,6 +7,7 @@
 #include <string>
 #include <type_traits>
 
+#include <heed/device.h>
 #include <heed/dtype.h>
 
 namespace heed {
@@ -42,7 +43,7 @@ private:
 HEED_API std::string to_string(const Shape& shape);
 
 /// Somebody else's memory seen as a tensor: never owns, never allocates, cheap to copy.
-/// Strides are in elements and may be anything, 0 and negative included.
+/// Strides are in elements and may be anything, 0 and negative included. `device` says where the memory is.
 /// A default-constructed view is absent: options use that to say "not given".
 template <bool Mutable>
 class BasicView {
@@ -52,9 +53,10 @@ public:
     using ElementPointer = std::conditional_t<Mutable, T*, const T*>;
 
     BasicView() = default;
-    BasicView(DType dtype, Pointer data, Shape shape, Shape strides)
-        : data_(data), dtype_(dtype), present_(true), shape_(shape), strides_(strides) {}
-    BasicView(DType dtype, Pointer data, Shape shape) : BasicView(dtype, data, shape, shape.row_major()) {}
+    BasicView(DType dtype, Pointer data, Shape shape, Shape strides, Device device = {})
+        : data_(data), dtype_(dtype), present_(true), device_(device), shape_(shape), strides_(strides) {}
+    BasicView(DType dtype, Pointer data, Shape shape, Device device = {})
+        : BasicView(dtype, data, shape, shape.row_major(), device) {}
     /// Row-major: the last axis is contiguous.
     template <Element T>
     BasicView(T* data, Shape shape) requires(Mutable) : BasicView(dtype_of<T>(), data, shape, shape.row_major()) {}
@@ -69,11 +71,12 @@ public:
     /// What may be written may be read.
     template <bool OtherMutable>
     requires(OtherMutable && !Mutable) BasicView(const BasicView<OtherMutable>& other) {
-        if (other) { *this = BasicView(other.dtype(), other.data(), other.shape(), other.strides()); }
+        if (other) { *this = BasicView(other.dtype(), other.data(), other.shape(), other.strides(), other.device()); }
     }
 
     explicit operator bool() const { return present_; }
     DType dtype() const { return dtype_; }
+    Device device() const { return device_; }
     Pointer data() const { return data_; }
     const Shape& shape() const { return shape_; }
     const Shape& strides() const { return strides_; }
@@ -96,6 +99,7 @@ private:
     Pointer data_ = nullptr;
     DType dtype_ = DType::f32;
     bool present_ = false;
+    Device device_{};
     Shape shape_;
     Shape strides_;
 };

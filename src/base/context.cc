@@ -1,38 +1,97 @@
 #include <heed/context.h>
 #include <heed/error.h>
 
-#include "base/pool.h"
+#include "base/device_api.h"
+#include "base/place.h"
 
+#include <cstdlib>
 #include <string>
 
 namespace heed {
 
 Executor::~Executor() = default;
 
-Context::Context(int threads) {
+detail::Place& detail::place_of(const Context& context) { return *context.place_; }
+
+std::string detail::kernel_of_environment() {
+    const char* text = std::getenv(kernel_variable);
+    return text == nullptr ? std::string() : std::string(text);
+}
+
+namespace {
+
+std::unique_ptr<detail::OwnedPlace> new_place() {
+    auto place = std::make_unique<detail::OwnedPlace>();
+    place->force(detail::kernel_of_environment(), detail::kernel_variable);
+    return place;
+}
+
+}  // namespace
+
+Context::Context(int threads) : place_(new_place()) {
     if (threads < 0 || threads > detail::most_threads) {
         throw Error("[Context] threads: expected 0 (one per core) to " + std::to_string(detail::most_threads) +
                     ", got " + std::to_string(threads));
     }
-    pool_ = threads == 0 ? std::make_unique<detail::Pool>() : std::make_unique<detail::Pool>(threads);
+    place_->own(threads == 0 ? std::make_unique<detail::Pool>() : std::make_unique<detail::Pool>(threads));
 }
 
-Context::Context(Executor& executor) : pool_(std::make_unique<detail::Pool>(executor)) {}
+Context::Context(Executor& executor) : place_(new_place()) { place_->own(std::make_unique<detail::Pool>(executor)); }
+
+Context::Context(Device device, void* stream) : place_(new_place()) {
+    if (device.kind == DeviceKind::cpu) {
+        if (device.index != 0) { throw Error("[Context] device: expected cpu, got " + to_string(device)); }
+        if (stream != nullptr) { throw Error("[Context] stream: expected none on the CPU, got one"); }
+        place_->own(std::make_unique<detail::Pool>());
+        return;
+    }
+    place_->device = device;
+    place_->own(std::make_unique<detail::Pool>(1));
+    place_->own(detail::make_queue("Context", device, stream));
+}
 
 Context::~Context() = default;
 
-int Context::threads() const { return pool_->threads_of_next(); }
+Device Context::device() const { return place_->device; }
 
-std::string Context::runs_on() const { return pool_->runs_on(); }
+void* Context::stream() const {
+    const auto lock = pool().lock();
+    return place_->queue == nullptr ? nullptr : place_->queue->stream();
+}
+
+void Context::set_stream(void* stream) {
+    if (place_->queue == nullptr) {
+        throw Error("[Context::set_stream] stream: expected a context on a GPU, got one on the CPU");
+    }
+    const auto lock = pool().lock();
+    place_->queue->set_stream(stream);
+}
+
+void Context::synchronise() const {
+    const auto lock = pool().lock();
+    if (place_->queue != nullptr) { place_->queue->synchronise(); }
+}
+
+void Context::set_kernel(std::string name) {
+    const auto lock = pool().lock();
+    place_->force(std::move(name), "Context::set_kernel");
+}
+
+int Context::threads() const { return pool().threads_of_next(); }
+
+std::string Context::runs_on() const { return place_->queue == nullptr ? pool().runs_on() : "a GPU's queue"; }
 
 std::size_t Context::workspace_bytes() const {
-    const auto lock = pool_->lock();
-    return pool_->scratch_bytes();
+    const auto lock = pool().lock();
+    return pool().scratch_bytes() + (place_->queue == nullptr ? 0 : place_->queue->scratch_bytes());
 }
 
 void Context::release_workspace() {
-    const auto lock = pool_->lock();
-    pool_->release();
+    const auto lock = pool().lock();
+    pool().release();
+    if (place_->queue != nullptr) { place_->queue->release(); }
 }
+
+detail::Pool& Context::pool() const { return *place_->pool; }
 
 }  // namespace heed

@@ -65,7 +65,7 @@ BasicView<Mutable> BasicView<Mutable>::permute(std::initializer_list<int> order)
         shape[to] = shape_[from];
         strides[to++] = strides_[from];
     }
-    return BasicView(dtype_, data_, shape, strides);
+    return BasicView(dtype_, data_, shape, strides, device_);
 }
 
 template <bool Mutable>
@@ -78,7 +78,7 @@ BasicView<Mutable> BasicView<Mutable>::slice(int axis, std::int64_t begin, std::
     shape[axis] = end - begin;
     using Byte = std::conditional_t<Mutable, char, const char>;
     const auto bytes = begin * strides_[axis] * static_cast<std::int64_t>(size_of(dtype_));
-    return BasicView(dtype_, begin == end ? data_ : static_cast<Byte*>(data_) + bytes, shape, strides_);
+    return BasicView(dtype_, begin == end ? data_ : static_cast<Byte*>(data_) + bytes, shape, strides_, device_);
 }
 
 template class BasicView<false>;
