@@ -295,7 +295,7 @@ void attend_step(Context& context, CachedStep& step, const View& q, const View& 
             check_apart(step.function, output_name, output, name, input);
         }
     }
-    choose_attention_kernel(step.function, problem);  // complains now rather than with the tokens in
+    choose_attention_kernel(context, step.function, problem);  // complains now rather than with the tokens in
     if (!step.appends) {
         attend_caches(context, step, problem);
         return;

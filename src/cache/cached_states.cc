@@ -106,7 +106,7 @@ void cached_infini_attend(Context& context, const CacheBatch& batch, const View&
     options.segment = c.segment;
     // Sizes are checked against no memory at all, so that a mistake takes no page.
     const InfiniMemory empty;
-    (void)checked_infini_forward(function, q, k, v, gates, out, empty, options);
+    (void)checked_infini_forward(context, function, q, k, v, gates, out, empty, options);
     take_states(step);
     for (std::size_t n = 0; n < step.count(); ++n) {
         if (step.queries(n) == 0) { continue; }

@@ -1,6 +1,5 @@
 #include "cpu/instruction_sets.h"
 
-#include <cstdlib>
 #include <vector>
 
 #if defined(__x86_64__)
@@ -12,27 +11,26 @@ namespace {
 
 #if defined(__x86_64__)
 // Which of these are needed depends on the instruction sets that are built.
-std::string lacks(bool has, const char* what) { return has ? std::string() : std::string("this CPU lacks ") + what; }
-
 /// Clang's __builtin_cpu_supports does not know "f16c".
 bool has_f16c() {
     unsigned a = 0, b = 0, c = 0, d = 0;
     return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;
 }
 
-[[maybe_unused]] std::string without_avx2() {
-    return lacks(__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c(),
-                 "AVX2 with FMA and F16C");
+[[maybe_unused]] const char* without_avx2() {
+    const bool has = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c();
+    return has ? nullptr : "this CPU lacks AVX2 with FMA and F16C";
 }
-[[maybe_unused]] std::string without_avx512() {
-    return lacks(without_avx2().empty() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                     __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"),
-                 "AVX-512 (F, BW, DQ, VL)");
+[[maybe_unused]] const char* without_avx512() {
+    const bool has = without_avx2() == nullptr && __builtin_cpu_supports("avx512f") &&
+                     __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+                     __builtin_cpu_supports("avx512vl");
+    return has ? nullptr : "this CPU lacks AVX-512 (F, BW, DQ, VL)";
 }
-[[maybe_unused]] std::string without_avx512bf16() {
-    const std::string reason = without_avx512();
+[[maybe_unused]] const char* without_avx512bf16() {
+    if (const char* missing = without_avx512()) { return missing; }
     const bool has = __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vnni");
-    return reason.empty() ? lacks(has, "AVX-512 BF16 and VNNI") : reason;
+    return has ? nullptr : "this CPU lacks AVX-512 BF16 and VNNI";
 }
 #endif
 
@@ -50,24 +48,21 @@ std::span<const InstructionSet> instruction_sets() {
         {"avx2", "AVX2 with FMA", without_avx2(), &avx2_kernels},
 #endif
 #if defined(HEED_HAS_NEON)
-        {"neon", "NEON", "", &neon_kernels},
+        {"neon", "NEON", nullptr, &neon_kernels},
 #endif
-        {"portable", "any CPU", "", &portable_kernels},
+        {"portable", "any CPU", nullptr, &portable_kernels},
     };
     return list;
 }
 
 const InstructionSet& instruction_set() {
-    const std::span<const InstructionSet> sets = instruction_sets();
-    const char* forced = std::getenv("HEED_KERNEL");
-    const std::string_view asked = forced == nullptr ? "" : forced;
-    for (const InstructionSet& set : sets) {
-        if (set.missing.empty() && asked.starts_with("cpu-") && asked.substr(4) == set.name) { return set; }
-    }
-    for (const InstructionSet& set : sets) {
-        if (set.missing.empty()) { return set; }
-    }
-    return sets.back();
+    static const InstructionSet& best = []() -> const InstructionSet& {
+        for (const InstructionSet& set : instruction_sets()) {
+            if (set.missing == nullptr) { return set; }
+        }
+        return instruction_sets().back();
+    }();
+    return best;
 }
 
 }  // namespace heed::cpu

@@ -75,10 +75,10 @@ void attend_mixed(Context& context, const View& q, const View& k, const View& v,
 }
 
 void attend_pages(Context& context, const char* function, const AttentionProblem& problem) {
-    const AttentionKernel& kernel = choose_attention_kernel(function, problem);
+    const AttentionKernel& kernel = choose_attention_kernel(context, function, problem);
     if (kernel.reads_pages) {
         const auto lock = context.pool().lock();
-        kernel.forward(context.pool(), problem);
+        kernel.forward(detail::place_of(context), problem);
         return;
     }
     const DType dtype = gathered_type(problem.q.dtype());

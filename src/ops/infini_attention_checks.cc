@@ -55,8 +55,8 @@ struct InfiniChecker {
         problem.local.causal = true;
     }
 
-    void kernel(const AttentionProblem& attention) {
-        problem.by_reference = choose_attention_kernel(function, attention).name == "reference";
+    void kernel(const Context& context, const AttentionProblem& attention) {
+        problem.by_reference = choose_attention_kernel(context, function, attention).name == "reference";
     }
 
     /// After attention's own checks of q, k, v.
@@ -133,24 +133,24 @@ struct InfiniChecker {
 
 }  // namespace
 
-InfiniProblem checked_infini_forward(const char* function, const View& q, const View& k, const View& v,
-                                     const View& gates, const MutableView& out, const InfiniMemory& memory,
-                                     const InfiniOptions& options) {
+InfiniProblem checked_infini_forward(const Context& context, const char* function, const View& q, const View& k,
+                                     const View& v, const View& gates, const MutableView& out,
+                                     const InfiniMemory& memory, const InfiniOptions& options) {
     InfiniChecker checker{function, {}, {}};
     checker.numbers(options);
     checker.local(options.local);
     const AttentionProblem attention = checked_forward(function, q, k, v, out, checker.problem.local, {});
-    checker.kernel(attention);
+    checker.kernel(context, attention);
     checker.tensors(attention, gates);
     checker.memory(memory);
     checker.apart("out", out);
     return std::move(checker.problem);
 }
 
-InfiniProblem checked_infini_backward(const char* function, const View& q, const View& k, const View& v,
-                                      const View& gates, const View& dout, const InfiniGradients& gradients,
-                                      const InfiniMemory& before, const InfiniOptions& options,
-                                      const InfiniMemoryGradient& after) {
+InfiniProblem checked_infini_backward(const Context& context, const char* function, const View& q, const View& k,
+                                      const View& v, const View& gates, const View& dout,
+                                      const InfiniGradients& gradients, const InfiniMemory& before,
+                                      const InfiniOptions& options, const InfiniMemoryGradient& after) {
     InfiniChecker checker{function, {}, {}};
     InfiniProblem& p = checker.problem;
     checker.numbers(options);
@@ -164,7 +164,7 @@ InfiniProblem checked_infini_backward(const char* function, const View& q, const
     check_dtype(function, "v", v, {q.dtype()});
     attention.v = v;
     attention.value_size = v.extent(3);
-    checker.kernel(attention);
+    checker.kernel(context, attention);
     checker.tensors(attention, gates);
     checker.memory(before);
     if (before.pending != 0) {

@@ -5,6 +5,9 @@
 namespace heed {
 namespace {
 
+/// Linear attention's kernels take every problem made here: no error names this.
+constexpr const char* infini_function = "infini_attend";
+
 /// n tokens of x against no keys; or, with keys, no queries.
 LinearAttentionProblem linear_problem(const InfiniProblem& infini) {
     LinearAttentionProblem p;
@@ -48,8 +51,7 @@ void retrieve(Context& context, const InfiniProblem& infini, const View& x, cons
               const MutableView& out) {
     LinearAttentionProblem p = retrieval(infini, x, memory);
     p.out = out;
-    const auto lock = context.pool().lock();
-    run_linear_forward(context.pool(), p);
+    run_forward(context, linear_attention_kernel_list(), {infini_function}, p);
 }
 
 void retrieve_backward(Context& context, const InfiniProblem& infini, const View& x, const MemoryView& memory,
@@ -58,8 +60,7 @@ void retrieve_backward(Context& context, const InfiniProblem& infini, const View
     p.dout = dout;
     p.gradients.dq = dx;
     p.gradients.dinitial = {dmemory.m, dmemory.z};
-    const auto lock = context.pool().lock();
-    run_linear_backward(context.pool(), p);
+    run_backward(context, linear_attention_kernel_list(), {infini_function}, p);
 }
 
 void fold(Context& context, const InfiniProblem& infini, const View& k, const View& v,
@@ -70,8 +71,7 @@ void fold(Context& context, const InfiniProblem& infini, const View& k, const Vi
     p.v = v;
     p.initial = {memory.m, memory.z};
     p.final = {memory.m, memory.z};
-    const auto lock = context.pool().lock();
-    run_linear_forward(context.pool(), p);
+    run_forward(context, linear_attention_kernel_list(), {infini_function}, p);
 }
 
 void fold_backward(Context& context, const InfiniProblem& infini, const View& k, const View& v,
@@ -83,8 +83,7 @@ void fold_backward(Context& context, const InfiniProblem& infini, const View& k,
     p.dfinal = {dmemory.m, dmemory.z};
     p.gradients.dk = dk;
     p.gradients.dv = dv;
-    const auto lock = context.pool().lock();
-    run_linear_backward(context.pool(), p);
+    run_backward(context, linear_attention_kernel_list(), {infini_function}, p);
 }
 
 void weighted_sum(Context& context, const MutableView& out, const std::vector<double>& fa, const View& a,

@@ -137,7 +137,7 @@ void attention_weights(Context& context, const View& q, const View& k, const Mut
     const auto rows = chosen(function, "selection.rows", selection.rows, problem.queries);
     check_result(function, "weights", weights, {count(batches), count(heads), count(rows), problem.keys}, problem,
                  {DType::f32, DType::f64});
-    const AttentionKernel& kernel = choose_attention_kernel(function, problem);
+    const AttentionKernel& kernel = choose_attention_kernel(context, function, problem);
     for_each_row_block(context, problem, kernel, batches, heads, rows, false,
                        [&](std::int64_t plane, std::int64_t begin, std::int64_t size, std::int64_t keys,
                            std::int64_t stride, const auto* block) {
@@ -172,7 +172,7 @@ void attention_statistics(Context& context, const View& q, const View& k, const 
     const auto batches = chosen(function, "batches", {}, problem.batch);
     const auto heads = chosen(function, "heads", {}, problem.heads);
     const auto rows = chosen(function, "rows", {}, problem.queries);
-    const AttentionKernel& kernel = choose_attention_kernel(function, problem);
+    const AttentionKernel& kernel = choose_attention_kernel(context, function, problem);
     for_each_row_block(context, problem, kernel, batches, heads, rows, false,
                        [&](std::int64_t plane, std::int64_t begin, std::int64_t size, std::int64_t, std::int64_t stride,
                            const auto* block) {
@@ -211,7 +211,7 @@ void attention_map(Context& context, const View& q, const View& k, const Mutable
     check_result(function, "map", map, {count(batches), count(heads), height, width}, problem,
                  {DType::f32, DType::f64});
     const auto all_rows = chosen(function, "rows", {}, problem.queries);
-    const AttentionKernel& kernel = choose_attention_kernel(function, problem);
+    const AttentionKernel& kernel = choose_attention_kernel(context, function, problem);
     // Cell n of `cells` over `extent` entries: [floor(n*extent/cells), ceil((n+1)*extent/cells)).
     const auto first = [](std::int64_t n, std::int64_t extent, std::int64_t cells) { return n * extent / cells; };
     const auto last = [](std::int64_t n, std::int64_t extent, std::int64_t cells) {

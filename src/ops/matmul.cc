@@ -1,13 +1,10 @@
 #include <heed/matmul.h>
 
-#include "cpu/instruction_sets.h"
+#include "cpu/matmul/matmul.h"
 #include "ops/attention_checks.h"
-#include "ops/matmul_onednn.h"
 #include "reference/matmul.h"
 
 #include <cmath>
-#include <cstdlib>
-#include <string_view>
 
 namespace heed {
 namespace {
@@ -88,23 +85,9 @@ MatmulProblem checked(const View& a, const View& b, const MutableView& c, const 
     return problem;
 }
 
-/// Rows and columns from (row, column) to the ends given.
-MatmulProblem part(MatmulProblem problem, std::int64_t row, std::int64_t row_end, std::int64_t column,
-                   std::int64_t column_end) {
-    const auto move = [](MatrixAddress& x, std::int64_t elements) {
-        x.data += elements * static_cast<std::int64_t>(size_of(x.dtype));
-    };
-    move(problem.a, row * problem.a.row_stride);
-    move(problem.b, column * problem.b.column_stride);
-    move(problem.c, row * problem.c.row_stride + column * problem.c.column_stride);
-    problem.rows = row_end - row;
-    problem.columns = column_end - column;
-    return problem;
-}
-
-bool own_tiles_forced() {
-    const char* forced = std::getenv("HEED_KERNEL");
-    return forced != nullptr && std::string_view(forced).starts_with("cpu-");
+std::span<const Kernel<MatmulProblem>> matmul_kernel_list() {
+    static const auto list = kernel_list<MatmulProblem>({cpu::matmul_kernels(), {reference::matmul_kernel()}});
+    return list;
 }
 
 }  // namespace
@@ -112,24 +95,7 @@ bool own_tiles_forced() {
 void matmul(Context& context, const View& a, const View& b, const MutableView& c, const MatmulOptions& options) {
     const MatmulProblem problem = checked(a, b, c, options);
     if (c.shape().elements() == 0) { return; }
-    detail::Pool& pool = context.pool();
-    const auto lock = pool.lock();
-    if (a.dtype() == DType::f64 || b.dtype() == DType::f64 || c.dtype() == DType::f64) {
-        const std::int64_t rows = problem.kept.elements * problem.rows;
-        detail::parallel(pool, rows, problem.depth * problem.columns > 1024, [&](std::int64_t n, int) {
-            reference::matmul_row(problem, n / problem.rows, n % problem.rows);
-        });
-        return;
-    }
-    const cpu::Kernels& own = *cpu::instruction_set().kernels;
-    const MatmulDone done = own_tiles_forced() ? MatmulDone{} : matmul_onednn(pool, problem, own);
-    const auto rest = [&](std::int64_t row, std::int64_t row_end, std::int64_t column) {
-        if (row < row_end && column < problem.columns) {
-            own.matmul(pool, part(problem, row, row_end, column, problem.columns));
-        }
-    };
-    rest(0, done.rows, done.columns);
-    rest(done.rows, problem.rows, 0);
+    run_forward(context, matmul_kernel_list(), {matmul_name}, problem);
 }
 
 }  // namespace heed

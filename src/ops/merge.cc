@@ -1,7 +1,7 @@
 #include <heed/merge.h>
 
 #include "base/overlap.h"
-#include "cpu/instruction_sets.h"
+#include "cpu/merge/merge.h"
 #include "ops/attention_checks.h"
 #include "reference/merge.h"
 
@@ -10,10 +10,6 @@
 
 namespace heed {
 namespace {
-
-/// Rows that one task takes: enough that taking it costs nothing beside the work.
-constexpr std::int64_t rows_per_task = 64;
-constexpr double numbers_worth_waking = 1e5;
 
 Shape without_last(const Shape& shape) {
     return Shape(std::span(shape.begin(), static_cast<std::size_t>(shape.rank() - 1)));
@@ -95,81 +91,9 @@ void check_gradients(const char* function, const MergeProblem& problem) {
     }
 }
 
-/// Does anything hold double? Then the reference, which works in double, computes it.
-bool is_wide(const MergeProblem& problem) {
-    const auto wide = [](const View& view) { return view && view.dtype() == DType::f64; };
-    bool any = wide(problem.out) || wide(problem.dout);
-    for (const PartialResult& part : problem.parts) { any = any || wide(part.out); }
-    for (const PartialGradient& gradient : problem.gradients) { any = any || wide(gradient.dout); }
-    return any;
-}
-
-/// Row n of [...,E]. Kernels read and write rows through one type.
-template <class AnyView>
-cpu::RowAddress row_of(const AnyView& view, std::int64_t n) {
-    const int last = view.rank() - 1;
-    const std::int64_t bytes = row_offset(view, last, n) * static_cast<std::int64_t>(size_of(view.dtype()));
-    return {view.dtype(), static_cast<char*>(const_cast<void*>(view.data())) + bytes, view.stride(last)};
-}
-void put_lse(const MutableView& lse, std::int64_t n, double value) {
-    write_number(lse.dtype(), lse.data(), row_offset(lse, lse.rank(), n), value);
-}
-
-void merge_rows(const MergeProblem& p, std::int64_t begin, std::int64_t end) {
-    const cpu::RowFunctions& rows = cpu::instruction_set().kernels->rows;
-    reference::MergeWeights w;
-    std::vector<cpu::RowAddress> seen;
-    std::vector<float> weight;
-    for (std::int64_t row = begin; row < end; ++row) {
-        w.compute(p, row);
-        seen.clear();
-        weight.clear();
-        for (std::size_t n = 0; n < p.parts.size(); ++n) {
-            if (w.seen[n] == 0) { continue; }
-            seen.push_back(row_of(p.parts[n].out, row));
-            weight.push_back(static_cast<float>(w.weight[n]));
-        }
-        rows.combine(seen.data(), weight.data(), static_cast<std::int64_t>(seen.size()), p.size, row_of(p.out, row));
-        if (p.lse) { put_lse(p.lse, row, w.lse); }
-    }
-}
-
-void merge_backward_rows(const MergeProblem& p, std::int64_t begin, std::int64_t end) {
-    const cpu::RowFunctions& rows = cpu::instruction_set().kernels->rows;
-    reference::MergeWeights w;
-    std::vector<double> along(p.parts.size());
-    for (std::int64_t row = begin; row < end; ++row) {
-        w.compute(p, row);
-        const cpu::RowAddress dout = row_of(p.dout, row);
-        const double dlse =
-            p.dlse ? read_number(p.dlse.dtype(), p.dlse.data(), row_offset(p.dlse, p.dlse.rank(), row)) : 0;
-        double mean = 0;
-        for (std::size_t n = 0; n < p.parts.size(); ++n) {
-            along[n] = 0;
-            if (w.seen[n] == 0) { continue; }
-            along[n] = static_cast<double>(rows.dot(dout, row_of(p.parts[n].out, row), p.size));
-            mean += w.weight[n] * along[n];
-        }
-        for (std::size_t n = 0; n < p.parts.size(); ++n) {
-            const PartialGradient& gradient = p.gradients[n];
-            const bool seen = w.seen[n] != 0;
-            const auto weight = static_cast<float>(w.weight[n]);
-            if (gradient.dout) { rows.combine(&dout, &weight, seen ? 1 : 0, p.size, row_of(gradient.dout, row)); }
-            if (gradient.dlse) { put_lse(gradient.dlse, row, seen ? w.weight[n] * (dlse + along[n] - mean) : 0); }
-        }
-    }
-}
-
-template <class Rows>
-void for_all_rows(Context& context, const MergeProblem& problem, Rows rows) {
-    if (problem.rows == 0) { return; }
-    const auto lock = context.pool().lock();
-    const double numbers = static_cast<double>(problem.rows) * static_cast<double>(problem.size) *
-                           static_cast<double>(problem.parts.size());
-    const std::int64_t tasks = (problem.rows + rows_per_task - 1) / rows_per_task;
-    detail::parallel(context.pool(), tasks, numbers > numbers_worth_waking, [&](std::int64_t task, int) {
-        rows(problem, task * rows_per_task, std::min(problem.rows, (task + 1) * rows_per_task));
-    });
+std::span<const Kernel<MergeProblem>> merge_kernel_list() {
+    static const auto list = kernel_list<MergeProblem>({cpu::merge_kernels(), {reference::merge_kernel()}});
+    return list;
 }
 
 }  // namespace
@@ -179,7 +103,7 @@ void merge(Context& context, std::span<const PartialResult> parts, const Mutable
     check_result("merge", problem, out, lse);
     problem.out = out;
     problem.lse = lse;
-    for_all_rows(context, problem, is_wide(problem) ? reference::merge : merge_rows);
+    if (problem.rows > 0) { run_forward(context, merge_kernel_list(), {"merge"}, problem); }
 }
 
 void merge_backward(Context& context, std::span<const PartialResult> parts, const View& dout,
@@ -191,7 +115,7 @@ void merge_backward(Context& context, std::span<const PartialResult> parts, cons
     problem.dlse = dlse;
     problem.gradients = gradients;
     check_gradients("merge_backward", problem);
-    for_all_rows(context, problem, is_wide(problem) ? reference::merge_backward : merge_backward_rows);
+    if (problem.rows > 0) { run_backward(context, merge_kernel_list(), {"merge_backward"}, problem); }
 }
 
 }  // namespace heed

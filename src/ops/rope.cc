@@ -63,27 +63,27 @@ RopeProblem checked(const char* function, const char* input, const View& x, cons
     return problem;
 }
 
-void run(Context& context, const RopeProblem& problem) {
+std::span<const Kernel<RopeProblem>> rope_kernel_list() {
+    static const auto list = kernel_list<RopeProblem>({cpu::rope_kernels(), {reference::rope_kernel()}});
+    return list;
+}
+
+void run(Context& context, const char* function, const RopeProblem& problem) {
     if (problem.x.shape().elements() == 0) { return; }
-    if (problem.x.dtype() == DType::f64) {
-        reference::rope(problem);
-        return;
-    }
-    const auto lock = context.pool().lock();
-    cpu::rope(context.pool(), problem);
+    run_forward(context, rope_kernel_list(), {function}, problem);
 }
 
 }  // namespace
 
 void rope(Context& context, const View& x, const MutableView& out, const RopeTable& table, const RopeOptions& options) {
-    run(context, checked("rope", "x", x, "out", out, table, "table", options));
+    run(context, "rope", checked("rope", "x", x, "out", out, table, "table", options));
 }
 
 void rope_backward(Context& context, const View& dout, const MutableView& dx, const RopeTable& table,
                    const RopeOptions& options) {
     RopeProblem problem = checked("rope_backward", "dout", dout, "dx", dx, table, "table", options);
     for (double& f : problem.frequencies) { f = -f; }
-    run(context, problem);
+    run(context, "rope_backward", problem);
 }
 
 void rerotate(Context& context, const View& x, const MutableView& out, const RopeTable& from, const RopeTable& to,
@@ -97,7 +97,7 @@ void rerotate(Context& context, const View& x, const MutableView& out, const Rop
     if (from.pairing != to.pairing) { refuse("rerotate", "from", "the pairing of to", "the other one"); }
     for (std::size_t i = 0; i < to.frequencies.size(); ++i) { problem.frequencies[i] -= from.frequencies[i]; }
     problem.factor /= from.attention_factor;
-    run(context, problem);
+    run(context, "rerotate", problem);
 }
 
 }  // namespace heed

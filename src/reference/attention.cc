@@ -88,7 +88,43 @@ void SoftmaxRow::compute(const AttentionProblem& p, const Sequence& s, std::int6
     lse = largest + std::log(sum);
 }
 
+namespace {
+
+/// Packed batches may end before the tensors do: the rows behind the last sequence are 0 (an lse of nothing), as for
+/// any row past its length.
+void clear_behind(const AttentionProblem& p, const MutableView& view, const View& cumulative) {
+    if (!p.packed || !view) { return; }
+    const bool is_lse = view.rank() == 3;
+    for (std::int64_t h = 0; h < view.extent(1); ++h) {
+        for (std::int64_t t = read_integer(cumulative.dtype(), cumulative.data(), p.batch * cumulative.stride(0));
+             t < view.extent(2); ++t) {
+            if (is_lse) { put(view, 0, h, t, -infinity); }
+            for (std::int64_t c = 0; !is_lse && c < view.extent(3); ++c) { put(view, 0, h, t, c, 0); }
+        }
+    }
+}
+
+/// out[r][j], the weights of the listed rows.
+void listed_weights(const AttentionProblem& p, std::int64_t b, std::int64_t h, const std::int64_t* rows,
+                    std::int64_t count, std::int64_t stride, double* out) {
+    SoftmaxRow row;
+    const Sequence s = p.sequence(b);
+    for (std::int64_t r = 0; r < count; ++r) {
+        double* target = out + r * stride;
+        if (rows[r] >= s.queries) {
+            std::fill(target, target + s.keys, 0.0);
+            continue;
+        }
+        row.compute(p, s, b, h, rows[r]);
+        std::copy(row.weight.begin(), row.weight.end(), target);
+    }
+}
+
+}  // namespace
+
 void attend(const AttentionProblem& p) {
+    clear_behind(p, p.out, p.options.cu_seqlens_q);
+    clear_behind(p, p.lse, p.options.cu_seqlens_q);
     SoftmaxRow row;
     const double kept = 1 / (1 - p.options.dropout.p);
     for (std::int64_t b = 0; b < p.batch; ++b) {
@@ -156,6 +192,9 @@ struct Sums {
 }  // namespace
 
 void attend_backward(const AttentionProblem& p) {
+    clear_behind(p, p.gradients.dq, p.options.cu_seqlens_q);
+    clear_behind(p, p.gradients.dk, p.options.cu_seqlens_k);
+    clear_behind(p, p.gradients.dv, p.options.cu_seqlens_k);
     SoftmaxRow row;
     const double r = 1 / (1 - p.options.dropout.p);
     Sums dbias(p.gradients.dbias);
@@ -238,6 +277,16 @@ void attend_backward(const AttentionProblem& p) {
     dbias.store();
     dsinks.store();
     dslopes.store();
+}
+
+AttentionKernel attention_kernel() {
+    AttentionKernel row;
+    row.name = "reference";
+    row.what = "plain loops with double sums, one thread";
+    row.forward = [](detail::Place&, const AttentionProblem& p) { attend(p); };
+    row.backward = [](detail::Place&, const AttentionProblem& p) { attend_backward(p); };
+    row.wide_weights = listed_weights;
+    return row;
 }
 
 }  // namespace heed::reference

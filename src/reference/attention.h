@@ -1,5 +1,5 @@
 #pragma once
-#include "kernel/attention_problem.h"
+#include "kernel/attention_kernel.h"
 
 #include <vector>
 
@@ -19,5 +19,8 @@ struct SoftmaxRow {
 
     void compute(const AttentionProblem& problem, const Sequence& s, std::int64_t b, std::int64_t h, std::int64_t i);
 };
+
+/// The last row of attention's list.
+AttentionKernel attention_kernel();
 
 }  // namespace heed::reference

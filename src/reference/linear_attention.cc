@@ -321,4 +321,23 @@ void linear_attend_backward(const LinearAttentionProblem& p, std::int64_t chunk)
     }
 }
 
+namespace {
+
+std::int64_t chunk_of(const LinearAttentionProblem& p) {
+    constexpr std::int64_t reference_chunk = 64;
+    switch (p.options.form) {
+        case LinearForm::recurrent: return 1;
+        case LinearForm::quadratic: return std::max<std::int64_t>(1, p.keys);
+        default: return p.options.chunk > 0 ? p.options.chunk : reference_chunk;
+    }
+}
+
+}  // namespace
+
+Kernel<LinearAttentionProblem> linear_attention_kernel() {
+    return reference_kernel<LinearAttentionProblem>(
+        [](detail::Place&, const LinearAttentionProblem& p) { linear_attend(p, chunk_of(p)); },
+        [](detail::Place&, const LinearAttentionProblem& p) { linear_attend_backward(p, chunk_of(p)); });
+}
+
 }  // namespace heed::reference

@@ -1,4 +1,5 @@
 #pragma once
+#include "kernel/kernel.h"
 #include "kernel/linear_attention_problem.h"
 
 namespace heed::reference {
@@ -7,5 +8,7 @@ namespace heed::reference {
 /// matrix, with the state between them: 1 is the recurrence, T or more the whole matrix.
 void linear_attend(const LinearAttentionProblem& problem, std::int64_t chunk);
 void linear_attend_backward(const LinearAttentionProblem& problem, std::int64_t chunk);
+
+Kernel<LinearAttentionProblem> linear_attention_kernel();
 
 }  // namespace heed::reference

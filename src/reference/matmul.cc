@@ -32,4 +32,12 @@ void matmul_row(const MatmulProblem& p, std::int64_t n, std::int64_t m) {
     }
 }
 
+Kernel<MatmulProblem> matmul_kernel() {
+    return reference_kernel<MatmulProblem>([](detail::Place& place, const MatmulProblem& p) {
+        const std::int64_t rows = p.kept.elements * p.rows;
+        detail::parallel(*place.pool, rows, p.depth * p.columns > 1024,
+                         [&](std::int64_t n, int) { matmul_row(p, n / p.rows, n % p.rows); });
+    });
+}
+
 }  // namespace heed::reference

@@ -24,29 +24,6 @@ void put(const MutableView& x, std::int64_t n, double value) {
 
 }  // namespace
 
-void MergeWeights::compute(const MergeProblem& p, std::int64_t row) {
-    weight.assign(p.parts.size(), 0);
-    seen.assign(p.parts.size(), 0);
-    double largest = -infinity;
-    for (std::size_t n = 0; n < p.parts.size(); ++n) {
-        weight[n] = at(p.parts[n].lse, row);
-        seen[n] = weight[n] != -infinity ? 1 : 0;
-        largest = std::isnan(weight[n]) || std::isnan(largest) ? std::nan("") : std::max(largest, weight[n]);
-    }
-    lse = largest;
-    if (largest == -infinity) {
-        weight.assign(p.parts.size(), 0);
-        return;
-    }
-    double sum = 0;
-    for (double& w : weight) {
-        w = std::exp(w - largest);
-        sum += w;
-    }
-    for (double& w : weight) { w /= sum; }
-    lse = largest + std::log(sum);
-}
-
 void merge(const MergeProblem& p, std::int64_t begin, std::int64_t end) {
     MergeWeights w;
     std::vector<double> out(static_cast<std::size_t>(p.size));
@@ -91,6 +68,12 @@ void merge_backward(const MergeProblem& p, std::int64_t begin, std::int64_t end)
             if (gradient.dlse) { put(gradient.dlse, row, seen ? w.weight[n] * (dlse + along[n] - mean) : 0); }
         }
     }
+}
+
+Kernel<MergeProblem> merge_kernel() {
+    return reference_kernel<MergeProblem>(
+        [](detail::Place& place, const MergeProblem& p) { for_all_rows(*place.pool, p, merge); },
+        [](detail::Place& place, const MergeProblem& p) { for_all_rows(*place.pool, p, merge_backward); });
 }
 
 }  // namespace heed::reference

@@ -1,9 +1,11 @@
 #pragma once
-#include "cpu/instruction_sets.h"
+#include "kernel/attention_kernel.h"
+
+#include <vector>
 
 namespace heed::cpu {
 
-/// Empty where the tiled kernels can take the problem on a CPU that has their instruction set; otherwise why not.
-std::string declines(const AttentionProblem& problem);
+/// The tiled kernels, a row for each instruction set, best first.
+std::vector<AttentionKernel> attention_kernels();
 
 }  // namespace heed::cpu

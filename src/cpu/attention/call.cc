@@ -1,7 +1,5 @@
 #include "cpu/attention/call.h"
 
-#include "cpu/attention/attention.h"
-
 #include <algorithm>
 #include <cstring>
 #include <limits>
@@ -54,6 +52,8 @@ void clear_past_length(const Call& c, const Sequence& s) {
 
 }  // namespace
 
+Tensor4 rows_of(const MutableView& view) { return plain_rows(view); }
+
 void clear_rows_of_heads(const Tensor4& t, std::int64_t batch, std::int64_t heads, std::int64_t begin, std::int64_t end,
                          std::int64_t columns) {
     for (std::int64_t h = 0; h < heads; ++h) {
@@ -73,7 +73,7 @@ std::size_t level2_bytes() {
     return bytes;
 }
 
-std::string declines(const AttentionProblem& p) {
+const char* declines(const AttentionProblem& p) {
     if (p.q.dtype() == DType::f64) { return "float64 is for the reference"; }
     if (p.queries >= farthest || p.keys >= farthest) { return "more than 2^30 queries or keys"; }
     const AttentionOptions& o = p.options;
@@ -91,7 +91,7 @@ std::string declines(const AttentionProblem& p) {
         }
         if (least < most && most - least >= farthest) { return "positions more than 2^30 apart"; }
     }
-    return {};
+    return nullptr;
 }
 
 Call make_call(const AttentionProblem& p) {

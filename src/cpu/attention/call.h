@@ -188,8 +188,13 @@ double sink_of(const Call& call, std::int64_t head);
 /// lse of a row of entry `batch`, counted along T; of row number `row` of a tile.
 void put_lse(const Call& call, std::int64_t batch, std::int64_t head, std::int64_t row, double lse);
 void put_lse(const Call& call, const RowTile& tile, int row, double lse);
+/// Why the tiled kernels cannot take the problem, on a CPU that has their instruction set; null where they can.
+const char* declines(const AttentionProblem& problem);
+
 /// Output 0 and lse of nothing for rows that are past their length.
 void clear_all_rows(const Call& call);
+/// The rows of an output; an extent of 1 keeps its stride.
+Tensor4 rows_of(const MutableView& view);
 /// Rows [begin, end) of the first `columns` columns = 0, in every head.
 void clear_rows_of_heads(const Tensor4& tensor, std::int64_t batch, std::int64_t heads, std::int64_t begin,
                          std::int64_t end, std::int64_t columns);

@@ -2,7 +2,7 @@
 #include "cpu/attention/isa.h"
 #include "cpu/isa/tables.h"
 #include "cpu/linear_attention/isa.h"
-#include "cpu/matmul/matmul.h"
+#include "cpu/matmul/isa.h"
 #include "cpu/rope/isa.h"
 #include "cpu/simd/rows.h"
 

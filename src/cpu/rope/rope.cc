@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 #include <vector>
 
 namespace heed::cpu {
@@ -45,9 +44,7 @@ std::size_t rope_scratch_bytes(const RopeCall& call) {
     return static_cast<std::size_t>(RopeCall::page) + static_cast<std::size_t>(floats) * sizeof(float);
 }
 
-}  // namespace
-
-void rope(detail::Pool& pool, const RopeProblem& p) {
+void rope(detail::Pool& pool, const RopeProblem& p, const RopeFunctions& functions) {
     RopeCall call;
     call.x = rows_of(p.x);
     call.out = rows_of(p.out);
@@ -68,18 +65,30 @@ void rope(detail::Pool& pool, const RopeProblem& p) {
     const std::int64_t blocks = (tokens + call.block - 1) / call.block;
     const std::size_t scratch = rope_scratch_bytes(call);
     for (int worker = 0; worker < pool.threads(); ++worker) { pool.scratch(worker).at_least(scratch); }
-    const auto kernel = instruction_set().kernels->rope.block;
     // Waking the team costs a few microseconds, which is what one core needs for so many numbers.
     constexpr std::int64_t worth_sharing = std::int64_t{1} << 16;
-    detail::parallel(
-        pool, p.x.extent(0) * blocks, p.x.shape().elements() >= worth_sharing, [&](std::int64_t index, int worker) {
-            const std::int64_t b = index / blocks;
-            const std::int64_t begin = index % blocks * call.block;
-            const std::int64_t count = std::min(call.block, tokens - begin);
-            std::int64_t positions[RopeCall::most_block];
-            for (std::int64_t r = 0; r < count; ++r) { positions[r] = p.position(b, begin + r); }
-            kernel(call, b, begin, count, positions, static_cast<float*>(pool.scratch(worker).at_least(scratch)));
-        });
+    detail::parallel(pool, p.x.extent(0) * blocks, p.x.shape().elements() >= worth_sharing,
+                     [&](std::int64_t index, int worker) {
+                         const std::int64_t b = index / blocks;
+                         const std::int64_t begin = index % blocks * call.block;
+                         const std::int64_t count = std::min(call.block, tokens - begin);
+                         std::int64_t positions[RopeCall::most_block];
+                         for (std::int64_t r = 0; r < count; ++r) { positions[r] = p.position(b, begin + r); }
+                         functions.block(call, b, begin, count, positions,
+                                         static_cast<float*>(pool.scratch(worker).at_least(scratch)));
+                     });
+}
+
+}  // namespace
+
+std::vector<Kernel<RopeProblem>> rope_kernels() {
+    using Row = Kernel<RopeProblem>;
+    return rows_of_sets<Row>("blocks of tokens that share a table", []<const Kernels & kernels>(Row& row) {
+        row.declines = [](const RopeProblem& p) {
+            return p.x.dtype() == DType::f64 ? "float64 is for the reference" : nullptr;
+        };
+        row.forward = [](detail::Place& place, const RopeProblem& p) { rope(*place.pool, p, kernels.rope); };
+    });
 }
 
 }  // namespace heed::cpu

@@ -1,10 +1,11 @@
 #pragma once
-#include "base/pool.h"
+#include "kernel/kernel.h"
 #include "kernel/rope_problem.h"
+
+#include <vector>
 
 namespace heed::cpu {
 
-/// f32, bf16 and f16, any strides.
-void rope(detail::Pool& pool, const RopeProblem& problem);
+std::vector<Kernel<RopeProblem>> rope_kernels();
 
 }  // namespace heed::cpu

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "cpu/instruction_sets.h"
-#include "ops/matmul_onednn.h"
+#include "cpu/matmul/matmul_onednn.h"
 #include "support/sample.h"
 #include "unit/ops/op_testing.h"
 
@@ -155,10 +155,15 @@ TEST(Matmul, SameBitsForAnyThreadsAndAnyOtherRowsAndColumns) {
 /// While this lives, products run on heed's own tiles alone.
 class OwnTiles {
 public:
-    OwnTiles() { setenv("HEED_KERNEL", ("cpu-" + std::string(cpu::instruction_set().name)).c_str(), 1); }
-    ~OwnTiles() { unsetenv("HEED_KERNEL"); }
+    explicit OwnTiles(Context& context) : context_(context) {
+        context.set_kernel("cpu-" + std::string(cpu::instruction_set().name));
+    }
+    ~OwnTiles() { context_.set_kernel(""); }
     OwnTiles(const OwnTiles&) = delete;
     OwnTiles& operator=(const OwnTiles&) = delete;
+
+private:
+    Context& context_;
 };
 
 /// Rows of x further apart than they are long; the numbers between are loud.
@@ -192,7 +197,7 @@ TEST(Matmul, OneDNNGivesTheBitsOfOurTiles) {
             const Apart b_apart(b, gap), b_turned_apart(b.view().permute({1, 0}), gap);
             Tensor ours(of_c, {rows, columns});
             {
-                const OwnTiles forced;
+                const OwnTiles forced(one);
                 matmul(one, a, b, ours, {.alpha = alpha});
             }
             for (Context* context : {&one, &two, &seven}) {
@@ -244,7 +249,7 @@ TEST(Matmul, LargeProductsRepeatAndSum) {
         Tensor c(DType::f32, shape), ours(DType::f32, shape);
         matmul(context, a, b, c, {.alpha = 0.5});
         expect_near(c, expected(a, b, c, 0.5, 0), tolerance_of(DType::f32, 70 * 6));
-        const OwnTiles forced;
+        const OwnTiles forced(context);
         matmul(context, a, b, ours, {.alpha = 0.5});
         expect_same(c, ours);
     }
@@ -263,12 +268,12 @@ TEST(Matmul, OneDNNTakesWholeBlocksOfLargeFloatProducts) {
     problem.a = address(a), problem.b = address(b), problem.c = address(c);
     const auto done = [&](const MatmulProblem& p) {
         const auto lock = context.pool().lock();
-        return matmul_onednn(context.pool(), p, *cpu::instruction_set().kernels);
+        return cpu::matmul_onednn(context.pool(), p, *cpu::instruction_set().kernels);
     };
     const auto refused = [&](auto&& change) {
         MatmulProblem changed = problem;
         change(changed);
-        const MatmulDone nothing = done(changed);
+        const cpu::MatmulDone nothing = done(changed);
         return nothing.rows == 0 && nothing.columns == 0;
     };
     EXPECT_TRUE(refused([](MatmulProblem& p) { p.rows = 127; }));
@@ -280,7 +285,7 @@ TEST(Matmul, OneDNNTakesWholeBlocksOfLargeFloatProducts) {
     EXPECT_TRUE(refused([](MatmulProblem& p) { p.a.row_stride = 0; }));
     EXPECT_TRUE(refused([](MatmulProblem& p) { std::swap(p.b.row_stride, p.b.column_stride); }));
     EXPECT_EQ(c, std::vector<float>(300 * 300, -1.0F));
-    const MatmulDone some = done(problem);
+    const cpu::MatmulDone some = done(problem);
     if (some.rows == 0) { GTEST_SKIP() << "oneDNN is not in this build, or its bits are not those of our tiles here"; }
     EXPECT_EQ(some.rows, 256);
     EXPECT_EQ(some.columns, 128);

@@ -1,4 +1,4 @@
-#include "ops/matmul_onednn.h"
+#include "cpu/matmul/matmul_onednn.h"
 
 #include <dnnl.h>
 #include <omp.h>
@@ -9,7 +9,7 @@
 #include <cstring>
 #include <vector>
 
-namespace heed {
+namespace heed::cpu {
 namespace {
 
 // Every call is block_rows x block_columns x (block_depth, or what is left of K). The depth is that of heed's own
@@ -49,7 +49,7 @@ bool multiply_add(const Operand& a, const float* a_data, const float* b, std::in
 }
 
 /// One block by both, for rows that lie `apart` in memory. oneDNN's choice of a kernel may depend on that distance.
-bool same_bits(detail::Pool& pool, const cpu::Kernels& own, bool transposed, std::int64_t depth, std::int64_t apart) {
+bool same_bits(detail::Pool& pool, const Kernels& own, bool transposed, std::int64_t depth, std::int64_t apart) {
     const auto numbers = [](std::int64_t count, std::uint32_t state) {
         std::vector<float> result(static_cast<std::size_t>(count));
         for (float& x : result) {
@@ -79,7 +79,7 @@ bool same_bits(detail::Pool& pool, const cpu::Kernels& own, bool transposed, std
 
 /// Whether calls of this kind give the bits of `own`; compared on first use. `own` is the best instruction set of this
 /// CPU, one for the whole process. Two threads that come first both compare and both write the same answer.
-bool trusted(detail::Pool& pool, const cpu::Kernels& own, bool transposed, std::int64_t depth) {
+bool trusted(detail::Pool& pool, const Kernels& own, bool transposed, std::int64_t depth) {
     enum Answer : unsigned char { unknown, yes, no };
     static std::array<std::array<std::atomic<unsigned char>, block_depth + 1>, 2> answers = {};
     std::atomic<unsigned char>& answer = answers[transposed ? 1 : 0][static_cast<std::size_t>(depth)];
@@ -119,7 +119,11 @@ void store(const MatmulProblem& p, std::int64_t offset, const float* sum) {
 
 }  // namespace
 
-MatmulDone matmul_onednn(detail::Pool& pool, const MatmulProblem& p, const cpu::Kernels& own) {
+const char* declines_onednn(const MatmulProblem& problem) {
+    return suitable(problem) ? nullptr : "oneDNN is asked for large products of float32 with contiguous rows";
+}
+
+MatmulDone matmul_onednn(detail::Pool& pool, const MatmulProblem& p, const Kernels& own) {
     if (!suitable(p)) { return {}; }
     const bool transposed = p.a.column_stride != 1 || p.a.row_stride < std::min(p.depth, block_depth);
     const Operand a{transposed, transposed ? p.a.column_stride : p.a.row_stride};
@@ -156,4 +160,4 @@ MatmulDone matmul_onednn(detail::Pool& pool, const MatmulProblem& p, const cpu::
     return {row_blocks * block_rows, column_blocks * block_columns};
 }
 
-}  // namespace heed
+}  // namespace heed::cpu

@@ -1,0 +1,42 @@
+#include "kernel/kernel.h"
+
+#include <heed/error.h>
+
+namespace heed::detail {
+
+void refuse_kernels(const Asking& asking, const Forced& forced, std::string_view name,
+                    std::span<const Verdict> verdicts) {
+    std::string names, reasons;
+    for (const Verdict& verdict : verdicts) {
+        names += (names.empty() ? "" : ", ") + std::string(verdict.name);
+        if (!name.empty() && !carries(verdict.name, name)) { continue; }
+        reasons += (reasons.empty() ? "" : "; ") + std::string(verdict.name) + " does not: " + verdict.declined;
+    }
+    const std::string begin = "[" + std::string(asking.function) + "] ";
+    if (forced.name.empty()) {
+        throw Error(begin + "kernel: expected a call that one of the kernels takes, got one that none does (" +
+                    reasons + ")");
+    }
+    const std::string got = ", got " + std::string(forced.name);
+    if (reasons.empty()) { throw Error(begin + forced.by + ": expected one of " + names + got); }
+    throw Error(begin + forced.by + ": expected a kernel that fits (" + reasons + ")" + got);
+}
+
+Explanation explanation_of(std::string_view chosen, std::span<const Verdict> verdicts) {
+    Explanation explanation;
+    explanation.kernel = chosen;
+    bool chosen_seen = false;
+    for (const Verdict& verdict : verdicts) {
+        const bool fits = verdict.declined == nullptr;
+        const bool runs = verdict.name == chosen;
+        chosen_seen = chosen_seen || runs;
+        std::string reason = !fits         ? std::string(verdict.declined)
+                             : runs        ? "runs: " + std::string(verdict.what)
+                             : chosen_seen ? "fits, but " + explanation.kernel + " comes first"
+                                           : "fits, but " + explanation.kernel + " was asked for";
+        explanation.verdicts.push_back({std::string(verdict.name), fits, std::move(reason)});
+    }
+    return explanation;
+}
+
+}  // namespace heed::detail
