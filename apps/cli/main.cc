@@ -39,6 +39,7 @@ constexpr void (*commands[])(CLI::App&) = {
     add_positions,  //
     add_serve,      //
     add_size,       //
+    add_tokenize,   //
     add_walkthrough,
 };
 
@@ -68,7 +69,8 @@ int run(int count, char** arguments) {
         "  heed patterns \"causal & window(255, 0)\"           a mask pattern, drawn, and its cost\n"
         "  heed positions --svg rope.svg                     rotary frequencies and their scalings, drawn\n"
         "  heed serve                                        a page that shows attention at work\n"
-        "  heed size llama-3-8b                              parameters, operations, cache\n\n"
+        "  heed size llama-3-8b                              parameters, operations, cache\n"
+        "  heed tokenize tokenizer.json \"Hello world\"        tokens, their ids and texts\n\n"
         "heed COMMAND --help has the options and examples of a command.\n"
         "Exit codes: 0 done, 2 arguments or files that cannot be used, 1 anything else.");
     const auto who = [&] {

@@ -19,5 +19,6 @@ NB_MODULE(_core, m) {
     bind_random(m);
     bind_safetensors(m);
     bind_sizes(m);
+    bind_tokenizer(m);
     bind_walkthrough(m);
 }

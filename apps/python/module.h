@@ -23,6 +23,7 @@ void bind_positions(nb::module_& m);
 void bind_random(nb::module_& m);
 void bind_safetensors(nb::module_& m);
 void bind_sizes(nb::module_& m);
+void bind_tokenizer(nb::module_& m);
 void bind_walkthrough(nb::module_& m);
 
 /// A class of heed._results, the named tuples that functions return.

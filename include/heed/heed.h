@@ -30,5 +30,6 @@
 #include <heed/safetensors.h>
 #include <heed/sizes.h>
 #include <heed/tensor.h>
+#include <heed/tokenizer.h>
 #include <heed/view.h>
 #include <heed/walkthrough.h>

@@ -12,4 +12,5 @@ void add_patterns(CLI::App& app);
 void add_positions(CLI::App& app);
 void add_serve(CLI::App& app);
 void add_size(CLI::App& app);
+void add_tokenize(CLI::App& app);
 void add_walkthrough(CLI::App& app);
