@@ -369,7 +369,7 @@ bool Regex::match(std::string_view text, std::uint32_t op, std::size_t at, Scrat
 }
 
 void Regex::find_all(std::string_view text, Scratch& scratch, std::vector<Span>& found) const {
-    constexpr std::size_t steps_a_byte = 100, steps_at_least = 100000;
+    constexpr std::size_t steps_a_byte = 100, steps_at_least = 1000000;
     found.clear();
     scratch.stack_.clear();
     scratch.steps_ = 0;
