@@ -30,8 +30,8 @@ void unshare(const char* function, Cache::State& cache, std::size_t count) {
     for (std::size_t n = 0; n < count; ++n) {
         if (cache.is_shared(n, references[n])) { needs.copies.push_back(n); }
     }
-    const std::vector<std::int32_t> pages =
-        cache.pool->take(needs.pages(), -1, "[" + std::string(function) + "] cache");
+    std::vector<std::int32_t> pages;
+    cache.pool->take(needs.pages(), -1, function, "cache", pages);
     cache.provide(needs, pages, cache.tokens);
 }
 

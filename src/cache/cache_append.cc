@@ -33,8 +33,9 @@ bool finite(const float* x, std::int64_t n) {
 }
 
 /// A scale of infinity would lose the whole row.
-void check_finite(const CachedStep& step, const char* name, const View& x) {
-    std::vector<float> row(static_cast<std::size_t>(x.extent(3)));
+void check_finite(CachedStep& step, const char* name, const View& x) {
+    std::vector<float>& row = step.buffers.numbers;
+    row.resize(std::max(row.size(), static_cast<std::size_t>(x.extent(3))));
     for (std::int64_t g = 0; g < x.extent(1); ++g) {
         for (std::int64_t t = 0; t < x.extent(2); ++t) {
             load(x, g, t, row.data());
@@ -46,11 +47,11 @@ void check_finite(const CachedStep& step, const char* name, const View& x) {
     }
 }
 
-/// Keys as they will be stored, in float32, where that is not as they came.
-Tensor rotated(Context& context, const CachedStep& step, const View& k) {
+/// Keys as they will be stored: in float32 where that is not as they came.
+View rotated(Context& context, CachedStep& step, const View& k) {
     const CachePool::State& pool = *step.pool;
-    if (!pool.table || k.shape().elements() == 0) { return {}; }
-    Tensor keys = Tensor::uninitialised(DType::f32, k.shape());
+    if (!pool.table || k.shape().elements() == 0) { return k; }
+    const MutableView keys = step.buffers.k.view(DType::f32, k.shape());
     const std::int64_t first = pool.rotated_from();
     const RopeOptions where{.positions = integers(step.rope_positions, {1, step.all_queries()})};
     if (first == 0) {
@@ -58,18 +59,14 @@ Tensor rotated(Context& context, const CachedStep& step, const View& k) {
         return keys;
     }
     for (std::int64_t t = 0; t < k.extent(2); ++t) { load(k, 0, t, keys.as<float>() + t * k.extent(3)); }
-    const MutableView part = keys.view().slice(3, first, k.extent(3));
+    const MutableView part = keys.slice(3, first, k.extent(3));
     rope(context, part, part, *pool.table, where);
     return keys;
 }
 
-/// Where token t of the call belongs.
-struct Place {
-    std::int32_t page = 0;
-    std::int64_t row = 0;
-};
-std::vector<Place> places_of(const CachedStep& step) {
-    std::vector<Place> places;
+void find_places(CachedStep& step) {
+    std::vector<CachedStep::Place>& places = step.buffers.places;
+    places.clear();
     places.reserve(static_cast<std::size_t>(step.all_queries()));
     for (std::size_t n = 0; n < step.count(); ++n) {
         const Cache::State& cache = *step.caches[n];
@@ -78,32 +75,34 @@ std::vector<Place> places_of(const CachedStep& step) {
             places.push_back({cache.table[run], cache.row_of(run, j)});
         }
     }
-    return places;
 }
 
-void write_rows(Context& context, const CachedStep& step, const View& k, const View& v) {
+void write_rows(Context& context, CachedStep& step, const View& k, const View& v) {
     const CachePool::State& pool = *step.pool;
     const CacheConfig& c = pool.config;
-    const std::vector<Place> places = places_of(step);
+    find_places(step);
     const std::int64_t tokens = step.all_queries();
     const std::int64_t blocks = (tokens + rows_per_task - 1) / rows_per_task;
     const auto lock = context.pool().lock();
-    detail::parallel(context.pool(), blocks * c.kv_heads, tokens * c.kv_heads > rows_per_task,
-                     [&](std::int64_t task, int) {
-                         const std::int64_t g = task % c.kv_heads;
-                         const std::int64_t begin = task / c.kv_heads * rows_per_task;
-                         std::vector<float> row(static_cast<std::size_t>(std::max(c.head_size, c.value_size)));
-                         for (std::int64_t t = begin; t < std::min(begin + rows_per_task, tokens); ++t) {
-                             const auto [page, at] = places[static_cast<std::size_t>(t)];
-                             load(k, g, t, row.data());
-                             write_kv_row(pool.k_layout, row.data(), pool.k_row(step.layer, g, page, at),
-                                          pool.k_scales(step.layer, g, page, at));
-                             if (!v) { continue; }
-                             load(v, g, t, row.data());
-                             write_kv_row(pool.v_layout, row.data(), pool.v_row(step.layer, g, page, at),
-                                          pool.v_scales(step.layer, g, page, at));
-                         }
-                     });
+    const auto columns = static_cast<std::size_t>(std::max(c.head_size, c.value_size));
+    std::vector<float>& numbers = step.buffers.numbers;  // a row a worker
+    numbers.resize(std::max(numbers.size(), columns * static_cast<std::size_t>(context.pool().threads())));
+    auto write = [&](std::int64_t task, int worker) {
+        const std::int64_t g = task % c.kv_heads;
+        const std::int64_t begin = task / c.kv_heads * rows_per_task;
+        float* row = numbers.data() + static_cast<std::size_t>(worker) * columns;
+        for (std::int64_t t = begin; t < std::min(begin + rows_per_task, tokens); ++t) {
+            const auto [page, at] = step.buffers.places[static_cast<std::size_t>(t)];
+            load(k, g, t, row);
+            write_kv_row(pool.k_layout, row, pool.k_row(step.layer, g, page, at),
+                         pool.k_scales(step.layer, g, page, at));
+            if (!v) { continue; }
+            load(v, g, t, row);
+            write_kv_row(pool.v_layout, row, pool.v_row(step.layer, g, page, at),
+                         pool.v_scales(step.layer, g, page, at));
+        }
+    };
+    detail::parallel(context.pool(), blocks * c.kv_heads, tokens * c.kv_heads > rows_per_task, write);
 }
 
 /// Unrotated keys of the first tokens, from which they are rotated anew when a gap behind them moves them up.
@@ -126,13 +125,15 @@ void keep_sinks(const CachedStep& step, const View& k) {
 
 void CacheAppend::take_pages() {
     const CacheConfig& c = step_.config();
-    std::vector<Cache::State::Needs> needs;
+    CachedStep::Buffers& buffers = step_.buffers;
+    if (buffers.needs.size() < step_.count()) { buffers.needs.resize(step_.count()); }
     std::int64_t count = 0;
     for (std::size_t n = 0; n < step_.count(); ++n) {
         Cache::State& cache = *step_.caches[n];
-        needs.push_back(cache.needs(step_.lengths[n] - step_.queries(n), step_.lengths[n]));
-        count += needs.back().pages();
-        const std::int64_t pages = static_cast<std::int64_t>(cache.runs.size()) + needs.back().fresh;
+        Cache::State::Needs& needs = buffers.needs[n];
+        cache.needs(step_.lengths[n] - step_.queries(n), step_.lengths[n], needs, buffers.references);
+        count += needs.pages();
+        const std::int64_t pages = static_cast<std::int64_t>(cache.runs.size()) + needs.fresh;
         if (c.pages_per_cache > 0 && pages > c.pages_per_cache) {
             throw CacheFull("[" + std::string(step_.function) + "] caches[" + std::to_string(n) +
                                 "]: expected at most " + std::to_string(c.pages_per_cache * c.page_size) +
@@ -140,36 +141,36 @@ void CacheAppend::take_pages() {
                                 std::to_string(step_.lengths[n]),
                             pages, c.pages_per_cache);
         }
-        cache.room_for(needs.back());
+        cache.room_for(needs);
     }
     const Cache::State& first = *step_.caches.front();
-    const std::vector<std::int32_t> pages = step_.pool->take(count, first.table.empty() ? -1 : first.table.back(),
-                                                             "[" + std::string(step_.function) + "] caches");
+    step_.pool->take(count, first.table.empty() ? -1 : first.table.back(), step_.function, "caches", buffers.pages);
     std::size_t used = 0;
     for (std::size_t n = 0; n < step_.count(); ++n) {
-        const auto share = static_cast<std::size_t>(needs[n].pages());
-        step_.caches[n]->provide(needs[n], std::span(pages).subspan(used, share), step_.lengths[n]);
+        const auto share = static_cast<std::size_t>(buffers.needs[n].pages());
+        step_.caches[n]->provide(buffers.needs[n], std::span(buffers.pages).subspan(used, share), step_.lengths[n]);
         used += share;
     }
 }
 
 CacheAppend::CacheAppend(Context& context, CachedStep& step, const View& k, const View& v) : step_(step) {
     const bool quantised = step.config().storage >= CacheStorage::i8;
-    const Tensor turned = rotated(context, step, k);
-    const View keys = turned ? View(turned) : k;
+    const View keys = rotated(context, step, k);
     if (quantised) {
         check_finite(step, "k", keys);
         if (v) { check_finite(step, "v", v); }
     }
     const auto layer = static_cast<std::size_t>(step.layer);
+    std::vector<CachedStep::Before>& before = step.buffers.before;
+    before.clear();
     for (const Cache::State* cache : step.caches) {
-        before_.push_back({cache->tokens, cache->written[layer], cache->next});
+        before.push_back({cache->tokens, cache->written[layer], cache->next});
     }
     take_pages();
     try {  // a destructor does not run for an object half made
         for (std::size_t n = 0; n < step.count(); ++n) {
             Cache::State& cache = *step.caches[n];
-            const std::int64_t known = before_[n].tokens;
+            const std::int64_t known = before[n].tokens;
             const std::int64_t first = step.lengths[n] - step.queries(n);
             if (step.config().positions == CachePositions::original && step.lengths[n] > known) {
                 const std::int64_t skipped = std::max<std::int64_t>(0, known - first);
@@ -190,9 +191,10 @@ CacheAppend::CacheAppend(Context& context, CachedStep& step, const View& k, cons
 void CacheAppend::undo() noexcept {
     for (std::size_t n = 0; n < step_.count(); ++n) {
         Cache::State& cache = *step_.caches[n];
-        if (cache.tokens > before_[n].tokens) { cache.shrink(before_[n].tokens); }
-        cache.next = before_[n].next;
-        cache.written[static_cast<std::size_t>(step_.layer)] = before_[n].written;
+        const CachedStep::Before& before = step_.buffers.before[n];
+        if (cache.tokens > before.tokens) { cache.shrink(before.tokens); }
+        cache.next = before.next;
+        cache.written[static_cast<std::size_t>(step_.layer)] = before.written;
     }
 }
 
@@ -201,14 +203,16 @@ CacheAppend::~CacheAppend() {
 }
 
 void take_states(CachedStep& step) {
-    std::vector<std::size_t> takers;
+    std::vector<std::size_t>& takers = step.buffers.candidates;
+    takers.clear();
     for (std::size_t n = 0; n < step.count(); ++n) {
         Cache::State& cache = *step.caches[n];
         cache.table.reserve(1);
-        if (cache.table.empty() || step.pool->references(cache.table).front() > 1) { takers.push_back(n); }
+        step.pool->references(cache.table, step.buffers.references);
+        if (cache.table.empty() || step.buffers.references.front() > 1) { takers.push_back(n); }
     }
-    const std::vector<std::int32_t> pages =
-        step.pool->take(static_cast<std::int64_t>(takers.size()), -1, "[" + std::string(step.function) + "] caches");
+    std::vector<std::int32_t>& pages = step.buffers.pages;
+    step.pool->take(static_cast<std::int64_t>(takers.size()), -1, step.function, "caches", pages);
     for (std::size_t n = 0; n < takers.size(); ++n) {
         Cache::State& cache = *step.caches[takers[n]];
         if (cache.table.empty()) {
@@ -230,7 +234,7 @@ void cache_append(Context& context, const CacheBatch& batch, const View& k, cons
     check_dtype(function, "k", k, float_types);
     const bool latent = !batch.caches.empty() &&
                         checked_cache(function, "caches[0]", batch.caches[0]).config().kind == CacheKind::latent;
-    CachedStep step =
+    CachedStep& step =
         checked_step(function, batch, latent ? CacheKind::latent : CacheKind::attention, k.extent(2), true, positions);
     if (latent && v) { refuse(function, "v", "none for a latent cache, whose rows are k alone", "a tensor"); }
     check_rows(step, "k", k, v, k.dtype());

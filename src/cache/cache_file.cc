@@ -291,7 +291,7 @@ void read_rows(const Reader& reader, Cache::State& cache) {
                             std::to_string(cache.tokens) + " tokens, got " + std::to_string(c.pages_per_cache),
                         count, c.pages_per_cache);
     }
-    cache.table = pool.take(count, -1, "[CachePool::restore] pool");
+    pool.take(count, -1, "CachePool::restore", "pool", cache.table);
     cache.runs = std::move(runs);
     for (std::int64_t layer = 0; layer < c.layers; ++layer) {
         const std::int64_t tokens = cache.written[static_cast<std::size_t>(layer)];
@@ -326,7 +326,7 @@ void read_rows(const Reader& reader, Cache::State& cache) {
 void read_state(const Reader& reader, Cache::State& cache) {
     if (cache.tokens == 0) { return; }
     CachePool::State& pool = *cache.pool;
-    cache.table = pool.take(1, -1, "[CachePool::restore] pool");
+    pool.take(1, -1, "CachePool::restore", "pool", cache.table);
     const std::int32_t page = cache.table.front();
     for (const auto& [name, view] : state_parts(pool, page)) {
         const Tensor tensor = reader.tensor(name, view.dtype(), view.shape());

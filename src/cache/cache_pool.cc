@@ -228,13 +228,14 @@ std::int32_t CachePool::State::next_free(std::int64_t page) const {
     return static_cast<std::int32_t>(at / 64 * 64 + std::countr_zero(word));
 }
 
-std::vector<std::int32_t> CachePool::State::take(std::int64_t count, std::int32_t after, const std::string& what) {
-    std::vector<std::int32_t> pages;
+void CachePool::State::take(std::int64_t count, std::int32_t after, const char* name, const char* argument,
+                            std::vector<std::int32_t>& pages) {
+    pages.clear();
     pages.reserve(static_cast<std::size_t>(count));
     const std::lock_guard lock(mutex_);
     if (count > free_count_) {
-        throw CacheFull(what + ": expected a pool with " + std::to_string(count) + " free pages, got " +
-                            std::to_string(free_count_) + " of " + std::to_string(config.pages),
+        throw CacheFull("[" + std::string(name) + "] " + argument + ": expected a pool with " + std::to_string(count) +
+                            " free pages, got " + std::to_string(free_count_) + " of " + std::to_string(config.pages),
                         count, free_count_);
     }
     for (std::int64_t n = 0; n < count; ++n) {
@@ -244,7 +245,6 @@ std::vector<std::int32_t> CachePool::State::take(std::int64_t count, std::int32_
         free_[static_cast<std::size_t>(after / 64)] &= ~bit(after);
     }
     free_count_ -= count;
-    return pages;
 }
 
 void CachePool::State::share(std::span<const std::int32_t> pages) {
@@ -262,12 +262,11 @@ void CachePool::State::release(std::span<const std::int32_t> pages) noexcept {
     }
 }
 
-std::vector<std::int32_t> CachePool::State::references(std::span<const std::int32_t> pages) const {
-    std::vector<std::int32_t> counts;
+void CachePool::State::references(std::span<const std::int32_t> pages, std::vector<std::int32_t>& counts) const {
+    counts.clear();
     counts.reserve(pages.size());
     const std::lock_guard lock(mutex_);
     for (const std::int32_t page : pages) { counts.push_back(references_[static_cast<std::size_t>(page)]); }
-    return counts;
 }
 
 std::int64_t CachePool::State::free_pages() const {

@@ -80,14 +80,26 @@ AnyView column(const AnyView& x) {
                    Shape{x.stride(0), x.stride(1), x.stride(2), 1});
 }
 
+/// Do two of them begin with the same page? Mostly not, and then nothing more is asked.
+bool share_a_page(CachedStep& step, const std::vector<std::size_t>& candidates) {
+    std::vector<std::int32_t>& first = step.buffers.pages;
+    first.clear();
+    for (const std::size_t n : candidates) {
+        if (whole_pages(step, n) > 0) { first.push_back(step.caches[n]->table.front()); }
+    }
+    std::ranges::sort(first);
+    return std::ranges::adjacent_find(first) != first.end();
+}
+
 }  // namespace
 
-std::vector<PrefixGroup> prefix_groups(const CachedStep& step, const AttentionProblem& problem,
+std::vector<PrefixGroup> prefix_groups(CachedStep& step, const AttentionProblem& problem,
                                        const std::vector<std::size_t>& candidates) {
     const AttentionOptions& o = problem.options;
     const bool by_entry =
         o.bias || o.allow || o.pattern || problem.drops() || (o.alibi_slopes && o.alibi_slopes.rank() == 2);
     if (step.share == SharedPrefix::never || by_entry || problem.q.dtype() == DType::f64) { return {}; }
+    if (!share_a_page(step, candidates)) { return {}; }
     std::vector<std::size_t> members;
     for (const std::size_t n : candidates) {
         if (step.share == SharedPrefix::always || step.queries(n) <= most_queries) { members.push_back(n); }
@@ -107,7 +119,8 @@ std::vector<PrefixGroup> prefix_groups(const CachedStep& step, const AttentionPr
     return groups;
 }
 
-void attend_group(Context& context, const CachedStep& step, const AttentionProblem& problem, const PrefixGroup& group) {
+void attend_group(Context& context, const CachedStep& step, const AttentionKernel& kernel,
+                  const AttentionProblem& problem, const PrefixGroup& group) {
     const std::int64_t shared_keys = group.pages * step.config().page_size;
     std::int64_t rows = 0;
     std::vector<std::int64_t> positions;  // by index: entries whose positions are otherwise are no candidates
@@ -127,7 +140,9 @@ void attend_group(Context& context, const CachedStep& step, const AttentionProbl
     auto [own_out, own_lse] = results();
 
     // All queries over the shared pages, which lie before every one of them: causal hides nothing.
-    EntryCall shared(step, problem);
+    AttentionProblem shared_problem = problem;
+    EntryCall shared;
+    shared.begin(step, shared_problem);
     shared.add(step.caches[group.members.front()]->table.data(), rows, shared_keys);
     AttentionProblem& first = shared.finish(q, shared_out, shared_lse);
     first.options.causal = false;
@@ -136,13 +151,15 @@ void attend_group(Context& context, const CachedStep& step, const AttentionProbl
     const bool by_position = problem.options.window.left >= 0 || problem.options.window.right >= 0 ||
                              static_cast<bool>(problem.options.alibi_slopes);
     if (by_position) { first.options.query_positions = integers(positions, {1, rows}); }
-    attend_pages(context, step.function, first);
+    attend_pages(context, by_position ? choose_attention_kernel(context, step.function, first) : kernel, first);
 
-    EntryCall own(step, problem);
+    AttentionProblem own_problem = problem;
+    EntryCall own;
+    own.begin(step, own_problem);
     for (const std::size_t n : group.members) {
         own.add(step.caches[n]->table.data() + group.pages, step.queries(n), step.lengths[n] - shared_keys);
     }
-    attend_pages(context, step.function, own.finish(q, own_out, own_lse));
+    attend_pages(context, kernel, own.finish(q, own_out, own_lse));
 
     const PartialResult parts[] = {{shared_out, shared_lse}, {own_out, own_lse}};
     merge(context, parts, own_out, own_lse);

@@ -38,13 +38,19 @@ struct CachePool::State {
     std::vector<Layer> layers;
     std::vector<InfiniMemory> memories;  ///< infini: [pages][layers]
 
-    /// `count` pages with one reference each, in ascending order, as near behind `after` as possible. CacheFull where
-    /// there are not as many; `what` is the beginning of its message.
-    std::vector<std::int32_t> take(std::int64_t count, std::int32_t after, const std::string& what);
+    /// pages = `count` of them with one reference each, in ascending order, as near behind `after` as possible.
+    /// CacheFull where there are not as many, which names `function` and `argument`.
+    void take(std::int64_t count, std::int32_t after, const char* function, const char* argument,
+              std::vector<std::int32_t>& pages);
     void share(std::span<const std::int32_t> pages);
     void release(std::span<const std::int32_t> pages) noexcept;
-    /// How many table entries, of all caches, name each of these pages.
-    std::vector<std::int32_t> references(std::span<const std::int32_t> pages) const;
+    /// counts[n] = how many table entries, of all caches, name page n of these.
+    void references(std::span<const std::int32_t> pages, std::vector<std::int32_t>& counts) const;
+    std::vector<std::int32_t> references(std::span<const std::int32_t> pages) const {
+        std::vector<std::int32_t> counts;
+        references(pages, counts);
+        return counts;
+    }
     std::int64_t free_pages() const;
 
     /// All layers of a page.
@@ -88,6 +94,8 @@ struct CacheStretch {
     std::int64_t position = 0;
 };
 
+struct CachedStep;
+
 struct Cache::State {
     explicit State(std::shared_ptr<CachePool::State> its_pool);
     ~State();
@@ -104,6 +112,9 @@ struct Cache::State {
     std::int64_t shift = 0;                 ///< slots: token j was rotated at position j + shift
     std::vector<float> sinks;               ///< slots with rope: unrotated keys [layers][G][sinks][D]
     std::vector<std::int64_t> sink_tokens;  ///< the tokens that they are of, rising; at most as many as there are sinks
+
+    /// The last call whose first cache this was: its memory serves the next one.
+    std::unique_ptr<CachedStep> step;
 
     const CacheConfig& config() const { return pool->config; }
     bool level() const;  ///< every layer has all tokens
@@ -140,7 +151,7 @@ struct Cache::State {
         std::vector<std::size_t> copies{};  ///< runs
         std::int64_t pages() const { return fresh + static_cast<std::int64_t>(copies.size()); }
     };
-    Needs needs(std::int64_t begin, std::int64_t end) const;
+    void needs(std::int64_t begin, std::int64_t end, Needs& needs, std::vector<std::int32_t>& references) const;
     /// Puts `pages` where `needs` said, and makes room for `end` tokens. Does not throw once `room_for` has run.
     void provide(const Needs& needs, std::span<const std::int32_t> pages, std::int64_t end) noexcept;
     void room_for(const Needs& needs);

@@ -1,10 +1,16 @@
 /// Which token of a cache is where: the block table and what moves in it.
-#include "cache/cache_state.h"
+#include "cache/cached_step.h"
 
 #include <algorithm>
 #include <numeric>
 
 namespace heed {
+namespace {
+
+/// Room of a table from the start, so that decoding does not ask for more after every few pages.
+constexpr std::size_t least_entries = 64;
+
+}  // namespace
 
 Cache::State::State(std::shared_ptr<CachePool::State> its_pool) : pool(std::move(its_pool)) {
     const CacheConfig& c = config();
@@ -90,27 +96,27 @@ void Cache::State::add_sink(std::int64_t j) {
     if (sink_tokens.empty() || sink_tokens.back() < j) { sink_tokens.push_back(j); }
 }
 
-Cache::State::Needs Cache::State::needs(std::int64_t begin, std::int64_t end) const {
-    Needs needs;
+void Cache::State::needs(std::int64_t begin, std::int64_t end, Needs& needs,
+                         std::vector<std::int32_t>& references) const {
+    needs.copies.clear();
     const std::int64_t page_size = config().page_size;
     const std::int64_t room = runs.empty() ? 0 : page_size - runs.back().end;
     needs.fresh = std::max<std::int64_t>(0, (end - tokens - room + page_size - 1) / page_size);
-    if (runs.empty() || begin == end) { return needs; }
+    if (runs.empty() || begin == end) { return; }
     const std::size_t first = begin < tokens ? run_of(begin) : runs.size() - 1;
-    const std::vector<std::int32_t> references = pool->references(std::span(table).subspan(first));
+    pool->references(std::span(table).subspan(first), references);
     for (std::size_t n = first; n < runs.size(); ++n) {
         const std::int64_t behind = n + 1 < runs.size() ? runs[n + 1].first : runs[n].first + page_size - runs[n].begin;
         const bool written_to = runs[n].first < end && behind > begin;
         if (written_to && is_shared(n, references[n - first])) { needs.copies.push_back(n); }
     }
-    return needs;
 }
 
 void Cache::State::room_for(const Needs& needs) {
     const std::size_t count = runs.size() + static_cast<std::size_t>(needs.fresh);
     // Twice as many at a time: one page a step must not copy the list each time.
-    if (runs.capacity() < count) { runs.reserve(std::max(count, 2 * runs.size())); }
-    if (table.capacity() < count) { table.reserve(std::max(count, 2 * table.size())); }
+    if (runs.capacity() < count) { runs.reserve(std::max({count, 2 * runs.size(), least_entries})); }
+    if (table.capacity() < count) { table.reserve(std::max({count, 2 * table.size(), least_entries})); }
 }
 
 void Cache::State::provide(const Needs& needs, std::span<const std::int32_t> pages, std::int64_t end) noexcept {
@@ -167,6 +173,9 @@ void Cache::State::cut(std::int64_t begin, std::int64_t end) {
     const std::int64_t gone = end - begin;
     std::vector<CacheRun> kept;
     std::vector<std::int32_t> kept_table, released, again;
+    const std::size_t most = std::max(2 * runs.size() + 1, least_entries);
+    kept.reserve(most);
+    kept_table.reserve(most);
     for (std::size_t n = 0; n < runs.size(); ++n) {
         const CacheRun& run = runs[n];
         const std::int64_t last = run.first + run.end - run.begin;
@@ -249,10 +258,11 @@ void Cache::State::compact(const char* function) {
     }
     std::vector<std::int32_t> pages(own.begin(),
                                     own.begin() + static_cast<std::ptrdiff_t>(std::min(count, own.size())));
-    if (!alone) { pages = pool->take(static_cast<std::int64_t>(count), -1, "[" + std::string(function) + "] cache"); }
+    if (!alone) { pool->take(static_cast<std::int64_t>(count), -1, function, "cache", pages); }
     // In place, a row's new place is never behind its old one.
     std::vector<CacheRun> dense;
-    dense.reserve(count);  // nothing throws once rows move
+    dense.reserve(std::max(count, least_entries));  // nothing throws once rows move
+    pages.reserve(std::max(count, least_entries));
     for (std::int64_t j = 0; j < tokens; ++j) {
         const std::size_t run = run_of(j);
         const auto target = static_cast<std::size_t>(j / page_size);

@@ -10,16 +10,6 @@
 namespace heed {
 namespace {
 
-/// How the keys of an entry are handed to a kernel: its pages as they are, with positions by index as for tensors,
-/// unless one of these is so.
-struct Way {
-    bool dense = false;        ///< a copy, rotated on the way, as keys are stored unrotated
-    bool by_row = false;       ///< a table of rows instead of pages: gaps are left out, no kernel ever sees them
-    bool by_position = false;  ///< positions are not those by index, and matter
-
-    bool operator==(const Way&) const = default;
-};
-
 /// Are the queries the last tokens that the cache has, at their positions?
 bool queries_are_last(const CachedStep& step, std::size_t n) {
     const Cache::State& cache = *step.caches[n];
@@ -52,8 +42,9 @@ Way way_of(const CachedStep& step, std::size_t n, const AttentionOptions& option
             .by_position = needs_positions(step, n, options)};
 }
 
-std::vector<Way> ways_of(const CachedStep& step, const AttentionOptions& options) {
-    std::vector<Way> ways;
+void find_ways(CachedStep& step, const AttentionOptions& options) {
+    std::vector<Way>& ways = step.buffers.ways;
+    ways.clear();
     for (std::size_t n = 0; n < step.count(); ++n) { ways.push_back(way_of(step, n, options)); }
     // A pattern and the generator of dropout count entries of the call, which therefore has to be one.
     if (options.pattern || options.dropout.p > 0) {
@@ -63,7 +54,6 @@ std::vector<Way> ways_of(const CachedStep& step, const AttentionOptions& options
         }
         std::ranges::fill(ways, all);
     }
-    return ways;
 }
 
 View cut(const View& view, std::int64_t begin, std::int64_t end) {
@@ -82,12 +72,24 @@ struct Range {
     std::size_t begin, end;
 };
 
-void attend_in_pages(Context& context, const CachedStep& step, const AttentionProblem& whole, Range range, Way way) {
-    EntryCall call(step, whole);
+/// At least so many elements; twice as many at a time, as a cache grows step by step.
+template <class T>
+void make_room(std::vector<T>& buffer, std::int64_t count) {
+    const auto least = static_cast<std::size_t>(count);
+    if (buffer.size() < least) { buffer.resize(std::max(least, std::min(2 * least, least + 65536))); }
+}
+
+/// `problem` is that of all entries, and is used up.
+void attend_in_pages(Context& context, CachedStep& step, const AttentionKernel& kernel, AttentionProblem& problem,
+                     Range range, Way way) {
+    EntryCall& call = step.buffers.call;
+    call.begin(step, problem);
     std::int64_t tokens = 0;
     for (std::size_t n = range.begin; n < range.end; ++n) { tokens += step.lengths[n]; }
-    std::vector<std::int32_t> rows(static_cast<std::size_t>(way.by_row ? tokens : 0));
-    std::vector<std::int64_t> key_positions(static_cast<std::size_t>(way.by_position ? tokens : 0));
+    std::vector<std::int32_t>& rows = step.buffers.rows;
+    std::vector<std::int64_t>& key_positions = step.buffers.key_positions;
+    make_room(rows, way.by_row ? tokens : 0);
+    make_room(key_positions, way.by_position ? tokens : 0);
     if (way.by_row) { call.by_row(); }
     std::size_t at = 0;
     for (std::size_t n = range.begin; n < range.end; ++n) {
@@ -100,13 +102,16 @@ void attend_in_pages(Context& context, const CachedStep& step, const AttentionPr
     }
     const std::int64_t first = step.cu_q[range.begin], last = step.cu_q[range.end];
     const auto queries = [&](auto view) { return view ? view.slice(2, first, last) : view; };
-    cut_options(call.problem.options, static_cast<std::int64_t>(range.begin), static_cast<std::int64_t>(range.end));
-    AttentionProblem& problem = call.finish(queries(whole.q), queries(whole.out), queries(whole.lse));
+    cut_options(problem.options, static_cast<std::int64_t>(range.begin), static_cast<std::int64_t>(range.end));
+    call.finish(queries(problem.q), queries(problem.out), queries(problem.lse));
     if (way.by_position) {
         problem.options.query_positions = View(DType::i64, step.positions.data() + first, Shape{1, last - first});
-        problem.options.key_positions = integers(key_positions, {1, problem.keys});
+        problem.options.key_positions = View(DType::i64, key_positions.data(), Shape{1, problem.keys});
+        // Positions may be too far apart for it.
+        attend_pages(context, choose_attention_kernel(context, step.function, problem), problem);
+        return;
     }
-    attend_pages(context, step.function, problem);
+    attend_pages(context, kernel, problem);
 }
 
 /// [1,G,S,columns]: the tokens of entries [begin, end), one after the other, without gaps.
@@ -178,17 +183,17 @@ void attend_dense(Context& context, const CachedStep& step, const AttentionProbl
 }
 
 /// Queries as the stored keys are: rotated, where that is ours to do.
-Tensor rotated_queries(Context& context, const CachedStep& step, const View& q) {
+View rotated_queries(Context& context, CachedStep& step, const View& q) {
     const CachePool::State& pool = *step.pool;
-    if (!pool.table || q.shape().elements() == 0) { return {}; }
-    Tensor turned = Tensor::uninitialised(q.dtype(), q.shape());
+    if (!pool.table || q.shape().elements() == 0) { return q; }
+    const MutableView turned = step.buffers.q.view(q.dtype(), q.shape());
     const RopeOptions where{.positions = integers(step.rope_positions, {1, step.all_queries()})};
     if (pool.rotated_from() == 0) {
         rope(context, q, turned, *pool.table, where);
         return turned;
     }
     copy_rows(q, turned);
-    const MutableView part = turned.view().slice(3, pool.rotated_from(), q.extent(3));
+    const MutableView part = turned.slice(3, pool.rotated_from(), q.extent(3));
     rope(context, part, part, *pool.table, where);
     return turned;
 }
@@ -207,9 +212,13 @@ void refuse_given(const char* function, const AttentionOptions& o) {
 
 }  // namespace
 
-EntryCall::EntryCall(const CachedStep& step, const AttentionProblem& whole) : problem(whole), cu_q{0}, cu_k{0} {
+void EntryCall::begin(const CachedStep& step, AttentionProblem& target) {
     const CachePool::State::Layer& memory = step.memory();
+    problem = &target;
     pages = {.k = memory.k_rows, .v = memory.v_rows, .page_size = step.config().page_size, .tables = nullptr};
+    cu_q.assign(1, 0);
+    cu_k.assign(1, 0);
+    tables.clear();
 }
 
 void EntryCall::by_row() {
@@ -229,47 +238,51 @@ void EntryCall::add(const std::int32_t* table, std::int64_t queries, std::int64_
 
 AttentionProblem& EntryCall::finish(const View& q, const MutableView& out, const MutableView& lse) {
     const auto count = static_cast<std::int64_t>(cu_q.size());
+    AttentionProblem& p = *problem;
     pages.tables = tables.data();
-    problem.pages = &pages;
-    problem.q = q;
-    problem.out = out;
-    problem.lse = lse;
-    problem.batch = count - 1;
-    problem.queries = cu_q.back();
-    problem.keys = cu_k.back();
-    problem.options.cu_seqlens_q = integers(cu_q, {count});
-    problem.options.cu_seqlens_k = integers(cu_k, {count});
-    problem.options.query_positions = {};
-    return problem;
+    p.pages = &pages;
+    p.q = q;
+    p.out = out;
+    p.lse = lse;
+    p.batch = count - 1;
+    p.queries = cu_q.back();
+    p.keys = cu_k.back();
+    p.options.cu_seqlens_q = integers(cu_q, {count});
+    p.options.cu_seqlens_k = integers(cu_k, {count});
+    p.options.query_positions = {};
+    return p;
 }
 
-void attend_caches(Context& context, const CachedStep& step, const AttentionProblem& given) {
-    AttentionProblem problem = given;
-    const Tensor turned = rotated_queries(context, step, problem.q);
-    if (turned) { problem.q = turned; }
-    const std::vector<Way> ways = ways_of(step, problem.options);
-    std::vector<bool> done(step.count(), false);
-    std::vector<std::size_t> plain;
+void attend_caches(Context& context, CachedStep& step, const AttentionKernel& kernel, AttentionProblem& problem) {
+    problem.q = rotated_queries(context, step, problem.q);
+    find_ways(step, problem.options);
+    const std::vector<Way>& ways = step.buffers.ways;
+    std::vector<char>& done = step.buffers.done;
+    std::vector<std::size_t>& plain = step.buffers.candidates;
+    done.assign(step.count(), 0);
+    plain.clear();
     for (std::size_t n = 0; n < step.count(); ++n) {
         if (ways[n] == Way{} && step.queries(n) > 0) { plain.push_back(n); }
     }
     for (const PrefixGroup& group : prefix_groups(step, problem, plain)) {
-        attend_group(context, step, problem, group);
-        for (const std::size_t n : group.members) { done[n] = true; }
+        attend_group(context, step, kernel, problem, group);
+        for (const std::size_t n : group.members) { done[n] = 1; }
     }
     for (std::size_t begin = 0; begin < step.count();) {
         std::size_t end = begin;
-        while (end < step.count() && !done[end] && ways[end] == ways[begin]) { ++end; }
+        while (end < step.count() && done[end] == 0 && ways[end] == ways[begin]) { ++end; }
         if (end == begin) {
             ++begin;
-            continue;
-        }
-        if (ways[begin].dense) {
+        } else if (ways[begin].dense) {
             attend_dense(context, step, problem, {begin, end});
+            begin = end;
+        } else if (begin == 0 && end == step.count()) {
+            return attend_in_pages(context, step, kernel, problem, {begin, end}, ways[begin]);
         } else {
-            attend_in_pages(context, step, problem, {begin, end}, ways[begin]);
+            AttentionProblem part = problem;
+            attend_in_pages(context, step, kernel, part, {begin, end}, ways[begin]);
+            begin = end;
         }
-        begin = end;
     }
 }
 
@@ -277,31 +290,33 @@ void attend_step(Context& context, CachedStep& step, const View& q, const View& 
                  const MutableView& out, const AttentionOptions& given, const MutableView& lse) {
     AttentionOptions options = given;
     refuse_given(step.function, options);
-    std::vector<std::int64_t> cu_k{0};
+    std::vector<std::int64_t>& cu_k = step.buffers.cu_k;
+    cu_k.assign(1, 0);
     for (const std::int64_t length : step.lengths) { cu_k.push_back(cu_k.back() + length); }
     const auto count = static_cast<std::int64_t>(cu_k.size());
     options.cu_seqlens_q = integers(step.cu_q, {count});
     options.cu_seqlens_k = integers(cu_k, {count});
     const CacheConfig& c = step.config();
-    const AttentionProblem problem = checked_cached(step.function, q,
-                                                    {.kv_heads = c.kv_heads,
-                                                     .queries = step.all_queries(),
-                                                     .keys = cu_k.back(),
-                                                     .head_size = c.head_size,
-                                                     .value_size = c.value_size},
-                                                    out, options, lse);
+    AttentionProblem problem = checked_cached(step.function, q,
+                                              {.kv_heads = c.kv_heads,
+                                               .queries = step.all_queries(),
+                                               .keys = cu_k.back(),
+                                               .head_size = c.head_size,
+                                               .value_size = c.value_size},
+                                              out, options, lse);
     for (const auto& [name, input] : {std::pair("k", k), std::pair("v", v)}) {
         for (const auto& [output_name, output] : {std::pair("out", out), std::pair("lse", lse)}) {
             check_apart(step.function, output_name, output, name, input);
         }
     }
-    choose_attention_kernel(context, step.function, problem);  // complains now rather than with the tokens in
+    // Complains now rather than with the tokens in.
+    const AttentionKernel& kernel = choose_attention_kernel(context, step.function, problem);
     if (!step.appends) {
-        attend_caches(context, step, problem);
+        attend_caches(context, step, kernel, problem);
         return;
     }
     CacheAppend append(context, step, k, v);
-    attend_caches(context, step, problem);
+    attend_caches(context, step, kernel, problem);
     append.keep();
 }
 
@@ -312,7 +327,7 @@ void cached_attend(Context& context, const CacheBatch& batch, const View& q, con
         refuse(function, "q", "a tensor [1,H,T,D]", q ? to_string(q.shape()) : std::string("none"));
     }
     const bool appends = k || v;
-    CachedStep step =
+    CachedStep& step =
         checked_step(function, batch, CacheKind::attention, q.extent(2), appends, options.query_positions);
     if (appends) { check_rows(step, "k", k, v, q.dtype()); }
     attend_step(context, step, q, k, v, out, options, lse);

@@ -9,7 +9,7 @@ void cached_mla_attend(Context& context, const CacheBatch& batch, const View& q,
     constexpr const char* function = "cached_mla_attend";
     const MlaSizes z = checked_mla_sizes(function, q, weights);
     const bool appends = static_cast<bool>(rows);
-    CachedStep step = checked_step(function, batch, CacheKind::latent, z.queries, appends, options.query_positions);
+    CachedStep& step = checked_step(function, batch, CacheKind::latent, z.queries, appends, options.query_positions);
     const CacheConfig& c = step.config();
     if (z.latent != c.value_size || z.latent + z.rotary != c.head_size) {
         refuse(function, "up_key",
@@ -32,8 +32,8 @@ void cached_mla_attend(Context& context, const CacheBatch& batch, const View& q,
     if (appends) { check_rows(step, "rows", rows, {}, q.dtype()); }
 
     const DType wide = q.dtype() == DType::f64 ? DType::f64 : DType::f32;
-    Tensor absorbed = Tensor::uninitialised(wide, {1, z.heads, z.queries, c.head_size});
-    Tensor latents = Tensor::uninitialised(wide, {1, z.heads, z.queries, z.latent});
+    const MutableView absorbed = step.buffers.absorbed.view(wide, {1, z.heads, z.queries, c.head_size});
+    const MutableView latents = step.buffers.latents.view(wide, {1, z.heads, z.queries, z.latent});
     AttentionOptions scaled = options;
     if (!scaled.scale) { scaled.scale = mla_scale(z.plain + z.rotary); }
     absorb_queries(context, z, q, weights, absorbed);

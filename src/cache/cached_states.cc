@@ -45,7 +45,7 @@ void cached_linear_attend(Context& context, const CacheBatch& batch, const View&
                           const MutableView& out, const LinearAttentionOptions& given) {
     constexpr const char* function = "cached_linear_attend";
     check_axes(function, "q", q, "[1,H,T,D]");
-    CachedStep step = checked_step(function, batch, CacheKind::linear, q.extent(2), true, {});
+    CachedStep& step = checked_step(function, batch, CacheKind::linear, q.extent(2), true, {});
     const CacheConfig& c = step.config();
     check_dtype(function, "q", q, float_types);
     check_rows(step, "k", k, v, q.dtype());
@@ -92,7 +92,7 @@ void cached_infini_attend(Context& context, const CacheBatch& batch, const View&
                           const View& gates, const MutableView& out, const InfiniOptions& given) {
     constexpr const char* function = "cached_infini_attend";
     check_axes(function, "q", q, "[1,H,T,D]");
-    CachedStep step = checked_step(function, batch, CacheKind::infini, q.extent(2), true, {});
+    CachedStep& step = checked_step(function, batch, CacheKind::infini, q.extent(2), true, {});
     const CacheConfig& c = step.config();
     const DType stored = step.pool->infini_type();
     check_dtype(function, "q", q, {stored});

@@ -20,23 +20,20 @@ const char* name_of_kind(CacheKind kind) {
 }
 
 void check_caches(CachedStep& step, const CacheBatch& batch, CacheKind kind) {
-    if (batch.caches.empty()) { refuse(step.function, "caches", "at least one", "none"); }
+    const auto name = [](std::size_t n) { return "caches[" + std::to_string(n) + "]"; };
     for (std::size_t n = 0; n < batch.caches.size(); ++n) {
-        const std::string name = "caches[" + std::to_string(n) + "]";
-        Cache::State& cache = checked_cache(step.function, name, batch.caches[n]);
-        if (n == 0) {
-            step.pool = cache.pool;
-            if (cache.config().kind != kind) {
-                refuse(step.function, name, std::string("a cache of kind ") + name_of_kind(kind),
-                       name_of_kind(cache.config().kind));
-            }
+        Cache::State& cache = checked_cache(step.function, name(n), batch.caches[n]);
+        if (n == 0 && cache.config().kind != kind) {
+            refuse(step.function, name(n), std::string("a cache of kind ") + name_of_kind(kind),
+                   name_of_kind(cache.config().kind));
         }
-        if (cache.pool != step.pool) {
-            refuse(step.function, name, "a cache of the pool of caches[0]", "another pool's");
+        if (cache.pool.get() != step.pool) {
+            refuse(step.function, name(n), "a cache of the pool of caches[0]", "another pool's");
         }
         step.caches.push_back(&cache);
     }
-    std::vector<Cache::State*> sorted = step.caches;
+    std::vector<Cache::State*>& sorted = step.buffers.sorted;
+    sorted = step.caches;
     std::ranges::sort(sorted);
     if (std::ranges::adjacent_find(sorted) != sorted.end()) {
         refuse(step.function, "caches", "every cache once", "one of them twice");
@@ -61,7 +58,7 @@ void share_out_tokens(CachedStep& step, const CacheBatch& batch, std::int64_t to
         refuse(step.function, "tokens", std::to_string(count) + " numbers, one a cache",
                std::to_string(batch.tokens.size()));
     }
-    step.cu_q = {0};
+    step.cu_q.assign(1, 0);
     for (std::size_t n = 0; n < step.count(); ++n) {
         const std::int64_t more = batch.tokens.empty() ? tokens / count : batch.tokens[n];
         if (more < 0 || more > tokens - step.cu_q.back()) {
@@ -88,6 +85,7 @@ void find_positions(CachedStep& step, const View& given) {
         check_memory(step.function, "query_positions", given);
     }
     step.positions.reserve(static_cast<std::size_t>(tokens));
+    step.rope_positions.reserve(static_cast<std::size_t>(tokens));
     for (std::size_t n = 0; n < step.count(); ++n) {
         const Cache::State& cache = *step.caches[n];
         // Queries that come with no keys of their own are the last tokens, whichever those are.
@@ -122,13 +120,29 @@ void find_positions(CachedStep& step, const View& given) {
 
 }  // namespace
 
-CachedStep checked_step(const char* function, const CacheBatch& batch, CacheKind kind, std::int64_t tokens,
-                        bool appends, const View& positions) {
-    CachedStep step;
+MutableView StepBuffer::view(DType dtype, const Shape& shape) {
+    const std::int64_t bytes = shape.elements() * static_cast<std::int64_t>(size_of(dtype));
+    if (!memory_ || static_cast<std::int64_t>(memory_.bytes()) < bytes) {
+        memory_ = Tensor::uninitialised(DType::u8, {std::max<std::int64_t>(bytes, 1)});
+    }
+    return MutableView(dtype, memory_.data(), shape);
+}
+
+CachedStep& checked_step(const char* function, const CacheBatch& batch, CacheKind kind, std::int64_t tokens,
+                         bool appends, const View& positions) {
+    if (batch.caches.empty()) { refuse(function, "caches", "at least one", "none"); }
+    Cache::State& first = checked_cache(function, "caches[0]", batch.caches[0]);
+    if (!first.step) { first.step = std::make_unique<CachedStep>(); }
+    CachedStep& step = *first.step;
     step.function = function;
+    step.pool = first.pool.get();
     step.appends = appends;
     step.layer = batch.layer;
     step.share = batch.share;
+    step.caches.clear();
+    step.lengths.clear();
+    step.positions.clear();
+    step.rope_positions.clear();
     check_caches(step, batch, kind);
     share_out_tokens(step, batch, tokens);
     for (std::size_t n = 0; n < step.count(); ++n) {

@@ -3,12 +3,52 @@
 
 #include "cache/cache_state.h"
 #include "kernel/attention_problem.h"
+#include "ops/attention_kernels.h"
 
 namespace heed {
 
+/// Memory of one call that the next one uses again.
+class StepBuffer {
+public:
+    /// Contents are undefined, and those of the last call gone.
+    MutableView view(DType dtype, const Shape& shape);
+
+private:
+    Tensor memory_;
+};
+
+/// How the keys of an entry are handed to a kernel: its pages as they are, with positions by index as for tensors,
+/// unless one of these is so.
+struct Way {
+    bool dense = false;        ///< a copy, rotated on the way, as keys are stored unrotated
+    bool by_row = false;       ///< a table of rows instead of pages: gaps are left out, no kernel ever sees them
+    bool by_position = false;  ///< positions are not those by index, and matter
+
+    bool operator==(const Way&) const = default;
+};
+
+struct CachedStep;
+
+/// The problem for some of the entries, packed anew.
+struct EntryCall {
+    AttentionProblem* problem = nullptr;
+    std::vector<std::int64_t> cu_q{}, cu_k{};
+    std::vector<const std::int32_t*> tables{};
+    KvPages pages{};
+
+    /// `target` is the problem of all entries, and will be that of those added.
+    void begin(const CachedStep& step, AttentionProblem& target);
+    /// Tables are of rows, not of pages.
+    void by_row();
+    void add(const std::int32_t* table, std::int64_t queries, std::int64_t keys);
+    /// Points the problem at what was added.
+    AttentionProblem& finish(const View& q, const MutableView& out, const MutableView& lse);
+};
+
+/// It stays with the first of its caches, so that decoding asks for memory in its first step alone.
 struct CachedStep {
     const char* function = "";
-    std::shared_ptr<CachePool::State> pool{};
+    CachePool::State* pool = nullptr;
     std::vector<Cache::State*> caches{};
     std::vector<std::int64_t> cu_q{};  ///< [N+1]: whose tokens are where along T
     std::int64_t layer = 0;
@@ -19,6 +59,30 @@ struct CachedStep {
     std::vector<std::int64_t> positions{};       ///< [T]: of the new tokens, for masks
     std::vector<std::int64_t> rope_positions{};  ///< [T]: for rotation
 
+    /// Where a token of the call belongs.
+    struct Place {
+        std::int32_t page = 0;
+        std::int64_t row = 0;
+    };
+    /// A cache before the call.
+    struct Before {
+        std::int64_t tokens = 0, written = 0, next = 0;
+    };
+    struct Buffers {
+        std::vector<Cache::State*> sorted{};
+        std::vector<std::int32_t> pages{}, references{}, rows{};
+        std::vector<Cache::State::Needs> needs{};
+        std::vector<Before> before{};
+        std::vector<Place> places{};
+        std::vector<Way> ways{};
+        std::vector<std::size_t> candidates{};
+        std::vector<char> done{};
+        std::vector<std::int64_t> cu_k{}, key_positions{};
+        std::vector<float> numbers{};
+        StepBuffer q{}, k{}, absorbed{}, latents{};
+        EntryCall call{};
+    } buffers{};
+
     std::size_t count() const { return caches.size(); }
     std::int64_t queries(std::size_t n) const { return cu_q[n + 1] - cu_q[n]; }
     std::int64_t all_queries() const { return cu_q.back(); }
@@ -26,9 +90,10 @@ struct CachedStep {
     CachePool::State::Layer& memory() const { return pool->layers[static_cast<std::size_t>(layer)]; }
 };
 
-/// The batch and the positions of its T tokens; `tokens` is T.
-CachedStep checked_step(const char* function, const CacheBatch& batch, CacheKind kind, std::int64_t tokens,
-                        bool appends, const View& positions);
+/// The batch and the positions of its T tokens; `tokens` is T. It holds until the next call whose first cache is this
+/// one's.
+CachedStep& checked_step(const char* function, const CacheBatch& batch, CacheKind kind, std::int64_t tokens,
+                         bool appends, const View& positions);
 
 /// Takes pages and writes the rows: k [1,G,T,D], v [1,G,T,E] (latent: absent), of any float type. CacheFull, with
 /// nothing changed, where they do not fit. Takes the tokens back, unless kept.
@@ -41,13 +106,9 @@ public:
     void keep() noexcept { kept_ = true; }
 
 private:
-    struct Before {
-        std::int64_t tokens, written, next;
-    };
     void take_pages();
     void undo() noexcept;
     CachedStep& step_;
-    std::vector<Before> before_;
     bool kept_ = false;
 };
 /// Shapes and types of k and v (latent: k alone) against the pool and q's type.
@@ -59,8 +120,8 @@ void take_states(CachedStep& step);
 /// Checks, appends, attends. Nothing is appended where that fails.
 void attend_step(Context& context, CachedStep& step, const View& q, const View& k, const View& v,
                  const MutableView& out, const AttentionOptions& options, const MutableView& lse);
-/// Attention of problem.q over what the caches hold: problem counts tokens, and has no pages yet.
-void attend_caches(Context& context, const CachedStep& step, const AttentionProblem& problem);
+/// Attention of problem.q over what the caches hold: problem counts tokens, and has no pages yet. It is used up.
+void attend_caches(Context& context, CachedStep& step, const AttentionKernel& kernel, AttentionProblem& problem);
 
 /// Caches that begin with the same pages.
 struct PrefixGroup {
@@ -68,24 +129,11 @@ struct PrefixGroup {
     std::int64_t pages = 0;
 };
 /// Groups among `candidates`, disjoint; none where the options forbid it or it would not pay.
-std::vector<PrefixGroup> prefix_groups(const CachedStep& step, const AttentionProblem& problem,
+std::vector<PrefixGroup> prefix_groups(CachedStep& step, const AttentionProblem& problem,
                                        const std::vector<std::size_t>& candidates);
 /// The members' rows of problem.out and lse.
-void attend_group(Context& context, const CachedStep& step, const AttentionProblem& problem, const PrefixGroup& group);
-
-/// The problem for some of the entries, packed anew.
-struct EntryCall {
-    AttentionProblem problem;
-    std::vector<std::int64_t> cu_q{}, cu_k{};
-    std::vector<const std::int32_t*> tables{};
-    KvPages pages{};
-    EntryCall(const CachedStep& step, const AttentionProblem& whole);
-    /// Tables are of rows, not of pages.
-    void by_row();
-    void add(const std::int32_t* table, std::int64_t queries, std::int64_t keys);
-    /// Points the problem at what was added.
-    AttentionProblem& finish(const View& q, const MutableView& out, const MutableView& lse);
-};
+void attend_group(Context& context, const CachedStep& step, const AttentionKernel& kernel,
+                  const AttentionProblem& problem, const PrefixGroup& group);
 
 inline View integers(const std::vector<std::int64_t>& numbers, const Shape& shape) {
     return View(DType::i64, numbers.data(), shape);

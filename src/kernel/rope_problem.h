@@ -3,7 +3,7 @@
 
 #include "base/dispatch.h"
 
-#include <vector>
+#include <span>
 
 namespace heed {
 
@@ -14,8 +14,8 @@ struct RopeProblem {
     bool in_place = false;
     View positions;  ///< [B,T], [1,T] or absent
     std::int64_t first = 0;
-    std::vector<double> frequencies;  ///< one a pair
-    double factor = 1;                ///< on cos and sin
+    std::span<const double> frequencies;  ///< one a pair; the caller's
+    double factor = 1;                    ///< on cos and sin
     Pairing pairing = Pairing::halves;
 
     std::int64_t pairs() const { return static_cast<std::int64_t>(frequencies.size()); }

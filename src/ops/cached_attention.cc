@@ -74,8 +74,7 @@ void attend_mixed(Context& context, const View& q, const View& k, const View& v,
     if (wide_out) { copy_rows(wide_out, out); }
 }
 
-void attend_pages(Context& context, const char* function, const AttentionProblem& problem) {
-    const AttentionKernel& kernel = choose_attention_kernel(context, function, problem);
+void attend_pages(Context& context, const AttentionKernel& kernel, const AttentionProblem& problem) {
     if (kernel.reads_pages) {
         const auto lock = context.pool().lock();
         kernel.forward(detail::place_of(context), problem);

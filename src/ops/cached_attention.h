@@ -5,12 +5,13 @@
 #include <heed/tensor.h>
 
 #include "kernel/attention_problem.h"
+#include "ops/attention_kernels.h"
 
 namespace heed {
 
-/// problem.pages says where the keys are; the entries are packed. The kernel reads the pages themselves, except the
-/// reference, which gets a copy widened to tensors.
-void attend_pages(Context& context, const char* function, const AttentionProblem& problem);
+/// problem.pages says where the keys are; the entries are packed. The kernel, which was chosen for the problem, reads
+/// the pages themselves, except the reference, which gets a copy widened to tensors.
+void attend_pages(Context& context, const AttentionKernel& kernel, const AttentionProblem& problem);
 
 /// to [B,H,T,E] = from, rounded to its type; any strides.
 void copy_rows(const View& from, const MutableView& to);

@@ -73,12 +73,16 @@ void copy_or_sum(Context& context, const View& from, const MutableView& to) {
     const std::int64_t size = to.extent(3);
     const std::int64_t summed = groups == 1 ? from.extent(1) : 1;
     const auto lock = context.pool().lock();
-    const std::vector<float> ones(static_cast<std::size_t>(summed), 1.0F);
+    // A copy asks for no memory.
+    const float one = 1;
+    const std::vector<float> ones(static_cast<std::size_t>(summed > 1 ? summed : 0), 1.0F);
     detail::parallel(
         context.pool(), to.extent(0) * groups, to.shape().elements() * summed > 100000, [&](std::int64_t task, int) {
             const std::int64_t b = task / groups;
             const std::int64_t g = task % groups;
-            std::vector<cpu::RowAddress> row(static_cast<std::size_t>(summed));
+            cpu::RowAddress single;
+            std::vector<cpu::RowAddress> several(static_cast<std::size_t>(summed > 1 ? summed : 0));
+            cpu::RowAddress* row = summed > 1 ? several.data() : &single;
             for (std::int64_t s = 0; s < keys; ++s) {
                 const auto offset = [&](std::int64_t n) {
                     const std::int64_t h = from.extent(1) == 1 ? 0 : g + n;
@@ -100,9 +104,9 @@ void copy_or_sum(Context& context, const View& from, const MutableView& to) {
                 };
                 for (std::int64_t n = 0; n < summed; ++n) {
                     char* data = static_cast<char*>(const_cast<void*>(from.data())) + bytes(from.dtype(), offset(n));
-                    row[static_cast<std::size_t>(n)] = {from.dtype(), data, from.stride(3)};
+                    row[n] = {from.dtype(), data, from.stride(3)};
                 }
-                rows.combine(row.data(), ones.data(), summed, size,
+                rows.combine(row, summed > 1 ? ones.data() : &one, summed, size,
                              {to.dtype(), static_cast<char*>(to.data()) + bytes(to.dtype(), target), to.stride(3)});
             }
         });

@@ -8,6 +8,7 @@
 #include "reference/rope.h"
 
 #include <cmath>
+#include <vector>
 
 namespace heed {
 namespace {
@@ -82,7 +83,9 @@ void rope(Context& context, const View& x, const MutableView& out, const RopeTab
 void rope_backward(Context& context, const View& dout, const MutableView& dx, const RopeTable& table,
                    const RopeOptions& options) {
     RopeProblem problem = checked("rope_backward", "dout", dout, "dx", dx, table, "table", options);
-    for (double& f : problem.frequencies) { f = -f; }
+    std::vector<double> frequencies = table.frequencies;
+    for (double& f : frequencies) { f = -f; }
+    problem.frequencies = frequencies;
     run(context, "rope_backward", problem);
 }
 
@@ -95,7 +98,9 @@ void rerotate(Context& context, const View& x, const MutableView& out, const Rop
                std::to_string(from.frequencies.size()));
     }
     if (from.pairing != to.pairing) { refuse("rerotate", "from", "the pairing of to", "the other one"); }
-    for (std::size_t i = 0; i < to.frequencies.size(); ++i) { problem.frequencies[i] -= from.frequencies[i]; }
+    std::vector<double> frequencies = to.frequencies;
+    for (std::size_t i = 0; i < frequencies.size(); ++i) { frequencies[i] -= from.frequencies[i]; }
+    problem.frequencies = frequencies;
     problem.factor /= from.attention_factor;
     run(context, "rerotate", problem);
 }

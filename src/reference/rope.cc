@@ -1,6 +1,7 @@
 #include "reference/rope.h"
 
 #include <cmath>
+#include <vector>
 
 namespace heed::reference {
 namespace {

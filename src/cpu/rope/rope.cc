@@ -52,9 +52,10 @@ void rope(detail::Pool& pool, const RopeProblem& p, const RopeFunctions& functio
     call.pairs = p.pairs();
     call.size = p.in_place ? 2 * call.pairs : p.x.extent(3);
     call.padded_pairs = (call.pairs + rope_vector - 1) / rope_vector * rope_vector;
-    std::vector<double> frequencies = p.frequencies;
-    frequencies.resize(static_cast<std::size_t>(call.padded_pairs));
-    call.frequencies = frequencies.data();
+    const auto padded = static_cast<std::size_t>(call.padded_pairs);
+    auto* frequencies = static_cast<double*>(pool.shared().at_least(padded * sizeof(double)));
+    std::fill(std::ranges::copy(p.frequencies, frequencies).out, frequencies + padded, 0.0);
+    call.frequencies = frequencies;
     for (const double f : p.frequencies) { call.largest_frequency = std::max(call.largest_frequency, std::abs(f)); }
     call.factor = p.factor;
     call.interleaved = p.pairing == Pairing::interleaved;

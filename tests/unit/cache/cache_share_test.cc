@@ -67,7 +67,7 @@ TEST(CacheShare, GroupsAreThoseThatSaveMost) {
         step.caches.push_back(cache.state());
         step.lengths.push_back(cache.length());
     }
-    step.pool = step.caches.front()->pool;
+    step.pool = step.caches.front()->pool.get();
     step.cu_q.assign(family.caches.size() + 1, 0);
     step.share = SharedPrefix::always;
     const std::vector<PrefixGroup> groups_found = prefix_groups(step, AttentionProblem(), {0, 1, 2, 3, 4, 5});
