@@ -35,6 +35,7 @@ constexpr void (*commands[])(CLI::App&) = {
     add_attend,     //
     add_cache,      //
     add_explain,    //
+    add_forward,    //
     add_patterns,   //
     add_positions,  //
     add_serve,      //
@@ -66,6 +67,7 @@ int run(int count, char** arguments) {
         "  heed attend in.safetensors --out out.safetensors  attention on tensors from a file\n"
         "  heed cache llama-3-8b --memory 24                 what caches cost, and how many fit\n"
         "  heed explain --shape 1,32,8,4096,4096,128 --causal --dtype bf16\n"
+        "  heed forward MODEL in.safetensors --out out.safetensors --write logits,greedy=16\n"
         "  heed patterns \"causal & window(255, 0)\"           a mask pattern, drawn, and its cost\n"
         "  heed positions --svg rope.svg                     rotary frequencies and their scalings, drawn\n"
         "  heed serve                                        a page that shows attention at work\n"

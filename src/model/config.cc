@@ -1,325 +1,338 @@
-#include <heed/sizes.h>
+#include <heed/model_config.h>
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 
+#include "model/config_json.h"
 #include "model/config_reader.h"
+#include "model/families.h"
 #include "model/shape.h"
 
 namespace heed {
 namespace {
 
-using shape_limit::rows;
-using shape_limit::width;
-
-std::int64_t layers(const ConfigReader& c, ConfigReader::Key key) { return c.integer(key, 1, shape_limit::layers); }
-
-/// The size of a head that is the width shared out; the width must divide.
-std::int64_t shared_out(const ConfigReader& c, std::string_view heads_key, std::int64_t d_model, std::int64_t heads) {
-    if (d_model % heads != 0) { c.refuse(heads_key, "a divisor of the width " + std::to_string(d_model)); }
-    return d_model / heads;
-}
-
-void same_heads(ModelShape& m, std::int64_t heads, std::int64_t head_size) {
-    m.heads = m.kv_heads = heads;
-    m.head_size = m.value_size = head_size;
-}
-
-/// LayerNorm, biases everywhere, two feed-forward matrices: BERT, GPT-2, BLOOM, GPT-NeoX, BART, Marian.
-void all_biased(ModelShape& m) {
-    m.norm = NormKind::layer_norm;
-    m.qkv_bias = m.output_bias = m.ffn_bias = true;
-}
-
-void refuse_cross_attention(const ConfigReader& c) {
-    if (c.boolean_or("add_cross_attention", false)) { c.refuse("add_cross_attention", "false"); }
-}
-
-ModelShape gpt2(const ConfigReader& c) {
-    refuse_cross_attention(c);
-    ModelShape m;
-    all_biased(m);
-    m.layers = layers(c, {"n_layer", "num_hidden_layers"});
-    m.d_model = c.integer({"n_embd", "hidden_size"}, 1, width);
-    const std::int64_t heads = c.integer({"n_head", "num_attention_heads"}, 1, width);
-    same_heads(m, heads, shared_out(c, c.has("n_head") ? "n_head" : "num_attention_heads", m.d_model, heads));
-    m.d_ff = c.integer_or({"n_inner"}, 1, width, 4 * m.d_model);
-    m.vocab = c.integer({"vocab_size"}, 1, rows);
-    m.positions = m.position_rows = c.integer({"n_positions", "max_position_embeddings"}, 1, rows);
-    m.tied = c.boolean_or("tie_word_embeddings", true);
-    return m;
-}
-
-ModelShape bert(const ConfigReader& c) {
-    refuse_cross_attention(c);
-    ModelShape m;
-    all_biased(m);
-    m.kind = ModelKind::encoder;
-    m.layers = layers(c, {"num_hidden_layers"});
-    m.d_model = c.integer({"hidden_size"}, 1, width);
-    const std::int64_t heads = c.integer({"num_attention_heads"}, 1, width);
-    same_heads(m, heads, shared_out(c, "num_attention_heads", m.d_model, heads));
-    m.d_ff = c.integer({"intermediate_size"}, 1, width);
-    m.vocab = c.integer({"vocab_size"}, 1, rows);
-    m.positions = m.position_rows = c.integer({"max_position_embeddings"}, 1, rows);
-    m.token_types = c.integer_or({"type_vocab_size"}, 1, width, 2);
-    m.embedding_norm = true;
-    m.final_norm = false;
-    m.tied = c.boolean_or("tie_word_embeddings", true);
-    m.head_bias = m.head_transform = true;
-    return m;
-}
-
-ModelShape bloom(const ConfigReader& c) {
-    ModelShape m;
-    all_biased(m);
-    m.layers = layers(c, {"n_layer", "num_hidden_layers"});
-    m.d_model = c.integer({"hidden_size", "n_embed"}, 1, width);
-    const std::int64_t heads = c.integer({"n_head", "num_attention_heads"}, 1, width);
-    same_heads(m, heads, shared_out(c, c.has("n_head") ? "n_head" : "num_attention_heads", m.d_model, heads));
-    m.d_ff = 4 * m.d_model;
-    m.vocab = c.integer({"vocab_size"}, 1, rows);
-    m.positions = c.integer_or({"seq_length"}, 1, rows, 0);
-    m.embedding_norm = true;
-    m.tied = c.boolean_or("tie_word_embeddings", true);
-    return m;
-}
-
-ModelShape gpt_neox(const ConfigReader& c) {
-    ModelShape m;
-    all_biased(m);
-    m.layers = layers(c, {"num_hidden_layers"});
-    m.d_model = c.integer({"hidden_size"}, 1, width);
-    const std::int64_t heads = c.integer({"num_attention_heads"}, 1, width);
-    same_heads(m, heads, shared_out(c, "num_attention_heads", m.d_model, heads));
-    m.d_ff = c.integer({"intermediate_size"}, 1, width);
-    m.vocab = c.integer({"vocab_size"}, 1, rows);
-    m.positions = c.integer_or({"max_position_embeddings"}, 1, rows, 0);
-    m.qkv_bias = m.output_bias = c.boolean_or("attention_bias", true);
-    m.tied = c.boolean_or("tie_word_embeddings", false);
-    return m;
-}
-
-/// What Llama and all that came from it share.
-ModelShape gated_decoder(const ConfigReader& c) {
-    ModelShape m;
-    m.layers = layers(c, {"num_hidden_layers"});
-    m.d_model = c.integer({"hidden_size"}, 1, width);
-    m.heads = c.integer({"num_attention_heads"}, 1, width);
-    m.d_ff = c.integer({"intermediate_size"}, 1, width);
-    m.gated = true;
-    m.vocab = c.integer({"vocab_size"}, 1, rows);
-    m.positions = c.integer_or({"max_position_embeddings"}, 1, rows, 0);
-    m.qkv_bias = m.output_bias = c.boolean_or("attention_bias", false);
-    m.ffn_bias = c.boolean_or("mlp_bias", false);
-    m.tied = c.boolean_or("tie_word_embeddings", false);
-    return m;
-}
-
-/// usual_head: the size of a head in a file that does not give it; 0: the width shared out.
-ModelShape grouped_decoder(const ConfigReader& c, std::int64_t usual_head = 0) {
-    ModelShape m = gated_decoder(c);
-    m.kv_heads = c.integer_or({"num_key_value_heads"}, 1, m.heads, m.heads);
-    if (m.heads % m.kv_heads != 0) {
-        c.refuse("num_key_value_heads", "a divisor of the " + std::to_string(m.heads) + " heads");
-    }
-    const bool given = c.has("head_dim") || usual_head > 0;
-    m.head_size = given ? c.integer_or({"head_dim"}, 1, width, usual_head)
-                        : shared_out(c, "num_attention_heads", m.d_model, m.heads);
-    m.value_size = m.head_size;
-    return m;
-}
-
-ModelShape llama(const ConfigReader& c) { return grouped_decoder(c); }
-
-ModelShape mistral(const ConfigReader& c) {
-    ModelShape m = grouped_decoder(c);
-    if (!c.mentions("num_key_value_heads")) { m.kv_heads = 8; }  // what the family's software takes
-    m.qkv_bias = m.output_bias = m.ffn_bias = false;
-    return m;
-}
-
-ModelShape qwen2(const ConfigReader& c) {
-    ModelShape m = grouped_decoder(c);
-    m.qkv_bias = true;
-    m.output_bias = m.ffn_bias = false;
-    return m;
-}
-
-ModelShape qwen3(const ConfigReader& c) {
-    ModelShape m = grouped_decoder(c, 128);
-    m.ffn_bias = false;
-    m.qk_norm = true;
-    return m;
-}
-
-ModelShape gemma2(const ConfigReader& c) {
-    ModelShape m = grouped_decoder(c);
-    m.ffn_bias = false;
-    m.norms_per_sublayer = 2;
-    m.tied = c.boolean_or("tie_word_embeddings", true);
-    return m;
-}
-
-ModelShape deepseek(const ConfigReader& c, std::int64_t usual_dense_layers, bool correction_bias) {
-    ModelShape m = gated_decoder(c);
-    LatentAttention latent;
-    latent.query_rank = c.integer_or({"q_lora_rank"}, 1, width, 0);
-    latent.kv_rank = c.integer({"kv_lora_rank"}, 1, width);
-    latent.nope_size = c.integer({"qk_nope_head_dim"}, 1, width);
-    latent.rope_size = c.integer({"qk_rope_head_dim"}, 1, width);
-    latent.value_size = c.integer({"v_head_dim"}, 1, width);
-    m.latent = latent;
-    same_heads(m, m.heads, latent.nope_size);
-    m.value_size = latent.value_size;
-    m.ffn_bias = false;
-    if (c.integer_or({"moe_layer_freq"}, 1, shape_limit::layers, 1) != 1) { c.refuse("moe_layer_freq", "1"); }
-    if (c.has("n_routed_experts")) {
-        Experts experts;
-        experts.routed = c.integer({"n_routed_experts"}, 1, width);
-        experts.active = c.integer({"num_experts_per_tok"}, 1, experts.routed);
-        experts.shared = c.integer_or({"n_shared_experts"}, 0, width, 0);
-        experts.d_ff = c.integer({"moe_intermediate_size"}, 1, width);
-        experts.dense_layers = c.integer_or({"first_k_dense_replace"}, 0, shape_limit::layers, usual_dense_layers);
-        experts.correction_bias = correction_bias;
-        m.experts = experts;
-    }
-    return m;
-}
-
-ModelShape deepseek_v2(const ConfigReader& c) { return deepseek(c, 0, false); }
-ModelShape deepseek_v3(const ConfigReader& c) { return deepseek(c, 3, true); }
-
-/// BART and Marian: both stacks of one width, one table for everything, a bias on the logits.
-ModelShape translator(const ConfigReader& c) {
-    ModelShape m;
-    all_biased(m);
-    m.kind = ModelKind::encoder_decoder;
-    m.layers = layers(c, {"decoder_layers"});
-    m.encoder_layers = layers(c, {"encoder_layers"});
-    m.d_model = c.integer({"d_model", "hidden_size"}, 1, width);
-    const std::int64_t heads = c.integer({"decoder_attention_heads"}, 1, width);
-    same_heads(m, heads, shared_out(c, "decoder_attention_heads", m.d_model, heads));
-    // Another number of encoder heads shares out the same width: no size depends on it, but it must divide.
-    shared_out(c, "encoder_attention_heads", m.d_model, c.integer({"encoder_attention_heads"}, 1, width));
-    m.d_ff = c.integer({"decoder_ffn_dim"}, 1, width);
-    m.encoder_d_ff = c.integer({"encoder_ffn_dim"}, 1, width);
-    m.vocab = c.integer({"vocab_size"}, 1, rows);
-    m.positions = c.integer({"max_position_embeddings"}, 1, rows - 2);
-    m.final_norm = false;
-    if (!c.boolean_or("tie_word_embeddings", true)) { c.refuse("tie_word_embeddings", "true"); }
-    m.tied = true;
-    m.head_bias = true;
-    return m;
-}
-
-ModelShape bart(const ConfigReader& c) {
-    ModelShape m = translator(c);
-    m.position_rows = m.positions + 2;  // the first two rows stand for padding and are never used
-    m.embedding_norm = true;
-    return m;
-}
-
-ModelShape marian(const ConfigReader& c) {
-    ModelShape m = translator(c);  // positions are sinusoids, not parameters
-    if (!c.boolean_or("share_encoder_decoder_embeddings", true)) {
-        c.refuse("share_encoder_decoder_embeddings", "true");
-    }
-    if (c.integer_or({"decoder_vocab_size"}, 1, rows, m.vocab) != m.vocab) {
-        c.refuse("decoder_vocab_size", "the same as vocab_size, " + std::to_string(m.vocab));
-    }
-    return m;
-}
-
-ModelShape t5(const ConfigReader& c) {
-    ModelShape m;
-    m.kind = ModelKind::encoder_decoder;
-    m.encoder_layers = layers(c, {"num_layers", "num_hidden_layers"});
-    m.layers = c.integer_or({"num_decoder_layers"}, 1, shape_limit::layers, m.encoder_layers);
-    m.d_model = c.integer({"d_model", "hidden_size"}, 1, width);
-    same_heads(m, c.integer({"num_heads", "num_attention_heads"}, 1, width), c.integer({"d_kv", "head_dim"}, 1, width));
-    m.d_ff = m.encoder_d_ff = c.integer({"d_ff"}, 1, width);
-    const std::string activation = c.text("feed_forward_proj").value_or("relu");
-    m.gated = activation.starts_with("gated-");
-    m.vocab = c.integer({"vocab_size"}, 1, rows);
-    m.relative_buckets = c.integer_or({"relative_attention_num_buckets"}, 1, width, 32);
-    m.tied = c.boolean_or("tie_word_embeddings", true);
-    return m;
-}
-
-struct Family {
-    std::string_view model_type;
-    ModelShape (*read)(const ConfigReader&);
-    std::string_view base;  // architecture without a head
-    std::string_view full;  // architecture with a language head
-};
-
-constexpr auto families = std::to_array<Family>({
-    {"bart", bart, "BartModel", "BartForConditionalGeneration"},
-    {"bert", bert, "BertModel", "BertForMaskedLM"},
-    {"bloom", bloom, "BloomModel", "BloomForCausalLM"},
-    {"deepseek_v2", deepseek_v2, "DeepseekV2Model", "DeepseekV2ForCausalLM"},
-    {"deepseek_v3", deepseek_v3, "DeepseekV3Model", "DeepseekV3ForCausalLM"},
-    {"gemma2", gemma2, "Gemma2Model", "Gemma2ForCausalLM"},
-    {"gpt2", gpt2, "GPT2Model", "GPT2LMHeadModel"},
-    {"gpt_neox", gpt_neox, "GPTNeoXModel", "GPTNeoXForCausalLM"},
-    {"llama", llama, "LlamaModel", "LlamaForCausalLM"},
-    {"marian", marian, "MarianModel", "MarianMTModel"},
-    {"mistral", mistral, "MistralModel", "MistralForCausalLM"},
-    {"qwen2", qwen2, "Qwen2Model", "Qwen2ForCausalLM"},
-    {"qwen3", qwen3, "Qwen3Model", "Qwen3ForCausalLM"},
-    {"t5", t5, "T5Model", "T5ForConditionalGeneration"},
-});
 constexpr std::string_view bert_pretraining = "BertForPreTraining";
 
 std::string known_types() {
     std::string result = "one of";
-    for (const Family& family : families) {
-        result += (&family == families.begin() ? " " : ", ") + std::string(family.model_type);
+    for (const Family& family : all_families()) {
+        result += (&family == all_families().data() ? " " : ", ") + std::string(family.model_type);
     }
     return result;
 }
 
 const Family& family_of(const ConfigReader& c, const std::optional<std::string>& architecture) {
+    const auto families = all_families();
     if (const auto type = c.text("model_type")) {
-        const auto* found = std::ranges::find(families, std::string_view(*type), &Family::model_type);
+        const auto found = std::ranges::find(families, std::string_view(*type), &Family::model_type);
         if (found == families.end()) { c.refuse("model_type", known_types()); }
         return *found;
     }
-    const auto* found = std::ranges::find_if(
+    const auto found = std::ranges::find_if(
         families, [&](const Family& family) { return architecture == family.base || architecture == family.full; });
     if (found == families.end()) { c.refuse("model_type", known_types()); }
     return *found;
 }
 
-/// Which head the parameters include. A file without `architectures` means the whole language model, and for BERT
-/// the published count: pooler, no head.
-void set_head(const ConfigReader& c, const Family& family, const std::optional<std::string>& architecture,
-              ModelShape& m) {
-    const bool is_bert = family.model_type == "bert";
-    const std::string_view name = architecture ? std::string_view(*architecture) : is_bert ? family.base : family.full;
+/// Whether a file says which head it has, and what to assume where it does not: the whole language model, and of
+/// BERT's kind, for counting, the published number: pooler, no head.
+enum class Purpose : std::uint8_t { compute, count };
+
+/// Returns the classes of a classifier on the pooled token, which heed counts and does not compute.
+std::int64_t set_head(const ConfigReader& c, const Family& family, Purpose purpose, ModelConfig& m) {
+    const std::optional<std::string> architecture = c.first_text("architectures");
+    const bool pools = family.model_type == "bert" || family.model_type == "roberta";
+    const std::string_view absent = pools && purpose == Purpose::count ? family.base : family.full;
+    const std::string_view name = architecture ? std::string_view(*architecture) : absent;
     if (name == family.base) {
-        m.head = m.head_bias = m.head_transform = false;
-        m.pooler = is_bert;
-    } else if (is_bert && name == bert_pretraining) {
+        m.head.reset();
+        m.pooler = pools;
+    } else if (family.model_type == "bert" && name == bert_pretraining) {
         m.pooler = true;
-        m.classes = 2;  // whether the second sentence follows the first
+        return 2;  // whether the second sentence follows the first
     } else if (name != family.full) {
         c.refuse("architectures", std::string(family.full) + " or " + std::string(family.base));
+    }
+    return 0;
+}
+
+ModelConfig family_config(const ConfigReader& c, Purpose purpose, std::int64_t& classes) {
+    const Family& family = family_of(c, c.first_text("architectures"));
+    ModelConfig model = family.read(c);
+    model.family = family.model_type;
+    classes = set_head(c, family, purpose, model);
+    return model;
+}
+
+// ---- Checks --------------------------------------------------------------------------------------------------------
+
+class ConfigChecker {
+public:
+    explicit ConfigChecker(std::string path) : path_(std::move(path)) {}
+    void range(std::string_view field, std::int64_t value, std::int64_t low, std::int64_t high) const {
+        if (value < low || value > high) {
+            refuse(field, std::to_string(low) + " to " + std::to_string(high), std::to_string(value));
+        }
+    }
+    void real(std::string_view field, double value, double low, double high) const {
+        if (!(value >= low && value <= high)) {
+            refuse(field, "a number from " + std::to_string(low) + " to " + std::to_string(high),
+                   std::to_string(value));
+        }
+    }
+    [[noreturn]] void refuse(std::string_view field, const std::string& expected, const std::string& got) const {
+        throw Error("[checked] " + path_ + std::string(field) + ": expected " + expected + ", got " + got);
+    }
+
+private:
+    std::string path_;
+};
+
+void complete_attention(const ConfigChecker& check, const StackConfig& stack, std::int64_t d_model,
+                        AttentionConfig& a) {
+    using shape_limit::width;
+    check.range("attention.heads", a.heads, 1, width);
+    if (a.latent) {
+        if (a.core != AttentionCore::softmax) { check.refuse("attention.core", "softmax for MLA", "another"); }
+        if (a.qk_norm != QkNorm::none) { check.refuse("attention.qk_norm", "none for MLA", "another"); }
+        check.range("attention.latent.query_rank", a.latent->query_rank, 0, width);
+        check.range("attention.latent.kv_rank", a.latent->kv_rank, 1, width);
+        check.range("attention.latent.nope_size", a.latent->nope_size, 1, width);
+        check.range("attention.latent.rope_size", a.latent->rope_size, 0, width);
+        check.range("attention.latent.value_size", a.latent->value_size, 1, width);
+        a.kv_heads = a.heads;
+        a.head_size = a.latent->nope_size + a.latent->rope_size;
+        a.value_size = a.latent->value_size;
+    } else {
+        if (a.kv_heads == 0) { a.kv_heads = a.heads; }
+        check.range("attention.kv_heads", a.kv_heads, 1, a.heads);
+        if (a.heads % a.kv_heads != 0) {
+            check.refuse("attention.kv_heads", "a divisor of the " + std::to_string(a.heads) + " heads",
+                         std::to_string(a.kv_heads));
+        }
+        if (a.head_size == 0) {
+            if (d_model % a.heads != 0) {
+                check.refuse("attention.heads", "a divisor of d_model " + std::to_string(d_model),
+                             std::to_string(a.heads));
+            }
+            a.head_size = d_model / a.heads;
+        }
+        if (a.value_size == 0) { a.value_size = a.head_size; }
+        check.range("attention.head_size", a.head_size, 1, width);
+        check.range("attention.value_size", a.value_size, 1, width);
+    }
+    check.real("attention.softcap", a.softcap, 0, 1e9);
+    check.range("attention.window.left", a.window.left, -1, std::int64_t{1} << 40);
+    check.range("attention.window.right", a.window.right, -1, std::int64_t{1} << 40);
+    check.range("attention.segment", a.segment, 1, std::int64_t{1} << 30);
+    if (a.core != AttentionCore::softmax && !stack.causal && a.core == AttentionCore::infini) {
+        check.refuse("attention.core", "softmax or linear in a stack that sees both ways", "infini");
+    }
+    if (stack.positions.kind == PositionKind::rope) {
+        if (!a.rope) { a.rope = Rope{}; }
+        const std::int64_t whole = a.latent ? a.latent->rope_size : a.head_size;
+        if (a.rope->size == 0) { a.rope->size = whole; }
+        check.range("attention.rope.size", a.rope->size, 2, whole);
+        static_cast<void>(rope_table(*a.rope));
+    } else {
+        a.rope.reset();
+    }
+}
+
+void complete_feed_forward(const ConfigChecker& check, std::int64_t d_model, FeedForwardConfig& f) {
+    using shape_limit::width;
+    if (f.size == 0) { f.size = f.gated ? (8 * d_model / 3 + 31) / 32 * 32 : 4 * d_model; }
+    check.range("feed_forward.size", f.size, 1, width);
+    ExpertConfig& e = f.experts;
+    check.range("feed_forward.experts.routed", e.routed, 0, width);
+    if (e.routed == 0) { return; }
+    if (!f.gated) { check.refuse("feed_forward.gated", "true with experts", "false"); }
+    check.range("feed_forward.experts.active", e.active, 1, e.routed);
+    check.range("feed_forward.experts.shared", e.shared, 0, width);
+    if (e.size == 0) { e.size = f.size; }
+    check.range("feed_forward.experts.size", e.size, 1, width);
+    check.range("feed_forward.experts.groups", e.groups, 1, e.routed);
+    if (e.routed % e.groups != 0) {
+        check.refuse("feed_forward.experts.groups", "a divisor of the experts", std::to_string(e.groups));
+    }
+    check.range("feed_forward.experts.top_groups", e.top_groups, 1, e.groups);
+    check.range("feed_forward.experts.group_best", e.group_best, 1, e.routed / e.groups);
+    if (e.top_groups * (e.routed / e.groups) < e.active) {
+        check.refuse("feed_forward.experts.top_groups", "groups with as many experts as are active",
+                     std::to_string(e.top_groups));
+    }
+}
+
+void complete_stack(const std::string& name, const ModelConfig& m, StackConfig& stack) {
+    const ConfigChecker check(name + ".");
+    check.range("layers", static_cast<std::int64_t>(stack.layers.size()), 1, shape_limit::layers);
+    check.real("norm.eps", stack.norm.eps, 0, 1);
+    if (stack.cross && stack.placement == Placement::parallel) {
+        check.refuse("placement", "one other than parallel with cross-attention", "parallel");
+    }
+    PositionConfig& positions = stack.positions;
+    if (positions.kind == PositionKind::learned) {
+        check.range("positions.rows", positions.rows, 1, shape_limit::rows);
+        check.range("positions.offset", positions.offset, 0, positions.rows);
+        check.range("positions.skip_padding", positions.skip_padding, -1, positions.rows - 2);
+    }
+    if (positions.kind == PositionKind::relative) {
+        check.range("positions.buckets.count", positions.buckets.count, 2, shape_limit::width);
+        check.range("positions.buckets.max_distance", positions.buckets.max_distance, 1, shape_limit::rows);
+        positions.buckets.bidirectional = !stack.causal;
+        static_cast<void>(relative_bucket(0, positions.buckets));
+    }
+    for (std::size_t i = 0; i < stack.layers.size(); ++i) {
+        const ConfigChecker layer(name + ".layers[" + std::to_string(i) + "].");
+        complete_attention(layer, stack, m.d_model, stack.layers[i].attention);
+        complete_feed_forward(layer, m.d_model, stack.layers[i].feed_forward);
+        const AttentionConfig& a = stack.layers[i].attention;
+        const bool biased = positions.kind == PositionKind::relative || positions.kind == PositionKind::alibi;
+        if (biased && a.core != AttentionCore::softmax) {
+            layer.refuse("attention.core", "softmax with positions that are a bias on scores", "another");
+        }
+        if (positions.kind == PositionKind::relative && a.heads != stack.layers[0].attention.heads) {
+            layer.refuse("attention.heads", "as many in every layer with relative positions", std::to_string(a.heads));
+        }
     }
 }
 
 }  // namespace
 
+ModelConfig checked(ModelConfig m) {
+    const ConfigChecker check("");
+    check.range("vocab", m.vocab, 1, shape_limit::rows);
+    check.range("d_model", m.d_model, 1, shape_limit::width);
+    check.range("max_positions", m.max_positions, 0, shape_limit::rows);
+    check.range("token_types", m.token_types, 0, shape_limit::width);
+    check.range("padding_row", m.padding_row, -1, m.vocab - 1);
+    check.real("dropout", m.dropout, 0, 0.999);
+    check.real("attention_dropout", m.attention_dropout, 0, 0.999);
+    if (m.kind != ModelKind::decoder) { complete_stack("encoder", m, m.encoder); }
+    if (m.kind != ModelKind::encoder) { complete_stack("decoder", m, m.decoder); }
+    if (m.kind == ModelKind::decoder && !m.encoder.layers.empty()) { check.refuse("encoder", "none", "layers"); }
+    if (m.kind == ModelKind::encoder && !m.decoder.layers.empty()) { check.refuse("decoder", "none", "layers"); }
+    if (m.kind == ModelKind::encoder_decoder && !m.decoder.cross) {
+        check.refuse("decoder.cross", "true in an encoder-decoder", "false");
+    }
+    if (m.kind != ModelKind::encoder_decoder && (m.decoder.cross || m.encoder.cross)) {
+        check.refuse("cross", "false without an encoder", "true");
+    }
+    return m;
+}
+
+ModelConfig read_model_config(std::string_view json) {
+    const ConfigReader reader("read_model_config", json);
+    const std::string type = reader.text("model_type").value_or(reader.has("architectures") ? "" : "heed");
+    if (type == "heed") { return checked(config_from_json(json)); }
+    if (reader.has("quantization_config")) {
+        reader.refuse("quantization_config", "none: heed loads weights that are not quantised");
+    }
+    std::int64_t classes = 0;
+    return checked(family_config(reader, Purpose::compute, classes));
+}
+
+std::vector<std::string> model_families() {
+    std::vector<std::string> result;
+    for (const Family& family : all_families()) { result.emplace_back(family.model_type); }
+    return result;
+}
+
 ModelShape model_from_config(std::string_view json) {
-    const ConfigReader config(json);
-    const std::optional<std::string> architecture = config.first_text("architectures");
-    const Family& family = family_of(config, architecture);
-    ModelShape model = family.read(config);
-    model.name = family.model_type;
-    set_head(config, family, architecture, model);
+    const ConfigReader reader("model_from_config", json);
+    std::int64_t classes = 0;
+    const ModelConfig config = family_config(reader, Purpose::count, classes);
+    ModelShape model = shape_of(config);
+    model.classes = classes;
     check_shape("model_from_config", model);
     return model;
+}
+
+namespace {
+
+/// Dense layers in front of those with experts.
+std::int64_t dense_layers(const StackConfig& stack) {
+    const auto first = std::ranges::find_if(
+        stack.layers, [](const LayerConfig& layer) { return layer.feed_forward.experts.routed > 0; });
+    return first - stack.layers.begin();
+}
+
+Experts experts_of(const StackConfig& stack, std::int64_t dense) {
+    const ExpertConfig& e = stack.layers[static_cast<std::size_t>(dense)].feed_forward.experts;
+    return {.routed = e.routed,
+            .active = e.active,
+            .shared = e.shared,
+            .d_ff = e.size,
+            .dense_layers = dense,
+            .correction_bias = e.correction_bias};
+}
+
+}  // namespace
+
+ModelShape shape_of(const ModelConfig& c) {
+    const StackConfig& stack = c.last();
+    if (stack.layers.empty()) { throw Error("[shape_of] layers: expected 1 or more, got 0"); }
+    const LayerConfig& layer = stack.layers.front();
+    ModelShape m;
+    m.name = c.family;
+    m.kind = c.kind;
+    m.layers = static_cast<std::int64_t>(stack.layers.size());
+    m.d_model = c.d_model;
+    m.heads = layer.attention.heads;
+    m.kv_heads = layer.attention.kv_heads;
+    m.head_size = layer.attention.latent ? layer.attention.latent->nope_size : layer.attention.head_size;
+    m.value_size = layer.attention.value_size;
+    m.latent = layer.attention.latent;
+    m.d_ff = layer.feed_forward.size;
+    if (c.kind == ModelKind::encoder_decoder) {
+        m.encoder_layers = static_cast<std::int64_t>(c.encoder.layers.size());
+        m.encoder_d_ff = c.encoder.layers.front().feed_forward.size;
+    }
+    m.gated = layer.feed_forward.gated;
+    if (const std::int64_t dense = dense_layers(stack); dense < m.layers) { m.experts = experts_of(stack, dense); }
+    // Experts beyond the layers there are: what a file says of them still counts for nothing.
+    m.vocab = c.vocab;
+    m.positions = c.max_positions;
+    m.position_rows = stack.positions.kind == PositionKind::learned ? stack.positions.rows : 0;
+    m.relative_buckets = stack.positions.kind == PositionKind::relative ? stack.positions.buckets.count : 0;
+    m.token_types = c.token_types;
+    m.qkv_bias = layer.attention.qkv_bias;
+    m.output_bias = layer.attention.output_bias;
+    m.ffn_bias = layer.feed_forward.bias;
+    m.norm = stack.norm.kind;
+    m.norms_per_sublayer = stack.placement == Placement::sandwich ? 2 : 1;
+    m.embedding_norm = stack.embedding_norm;
+    m.final_norm = stack.final_norm;
+    m.qk_norm = layer.attention.qk_norm != QkNorm::none;
+    m.head = c.head.has_value();
+    m.tied = c.head && c.head->tied;
+    m.head_bias = c.head && c.head->bias;
+    m.head_transform = c.head && c.head->transform;
+    m.pooler = c.pooler;
+    return m;
+}
+
+ModelConfig transformer_2017(std::int64_t vocab) {
+    ModelConfig m;
+    m.kind = ModelKind::encoder_decoder;
+    m.vocab = vocab;
+    m.d_model = 512;
+    m.embedding_scale = std::sqrt(512.0);
+    LayerConfig layer;
+    layer.attention.heads = 8;
+    layer.feed_forward = {.size = 2048, .bias = true, .activation = Activation::relu};
+    for (StackConfig* stack : {&m.encoder, &m.decoder}) {
+        stack->layers.assign(6, layer);
+        stack->placement = Placement::post;
+        stack->norm = {.kind = NormKind::layer_norm, .eps = 1e-6, .bias = true};
+        stack->final_norm = false;
+        stack->positions.kind = PositionKind::sinusoidal;
+    }
+    m.decoder.causal = m.decoder.cross = true;
+    m.dropout = 0.1;
+    m.attention_dropout = 0.1;
+    return checked(m);
 }
 
 }  // namespace heed

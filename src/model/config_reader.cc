@@ -2,14 +2,12 @@
 
 #include <heed/error.h>
 
+#include <cmath>
+
 #include "model/config_text.h"
 
 namespace heed {
 namespace {
-
-[[noreturn]] void fail(std::string_view key, const std::string& expected, const std::string& came) {
-    throw Error("[model_from_config] " + std::string(key) + ": expected " + expected + ", came " + came);
-}
 
 std::string joined(ConfigReader::Key key) {
     std::string result;
@@ -19,7 +17,12 @@ std::string joined(ConfigReader::Key key) {
 
 }  // namespace
 
-ConfigReader::ConfigReader(std::string_view text) : object_(parse_config(text, fail)) {}
+ConfigReader::ConfigReader(std::string_view function, std::string_view text)
+    : function_(function), source_(text), object_(parse_config(function, text)) {}
+
+void ConfigReader::fail(std::string_view key, const std::string& expected, const std::string& came) const {
+    throw Error("[" + function_ + "] " + std::string(key) + ": expected " + expected + ", came " + came);
+}
 
 const nlohmann::json* ConfigReader::find(std::string_view key) const {
     const auto found = object_.find(key);
@@ -65,6 +68,16 @@ std::int64_t ConfigReader::integer_or(Key key, std::int64_t low, std::int64_t hi
     return absent;
 }
 
+double ConfigReader::number_or(std::string_view key, double low, double high, double absent) const {
+    const nlohmann::json* value = find(key);
+    if (value == nullptr) { return absent; }
+    const double number = value->is_number() ? value->get<double>() : std::nan("");
+    if (!(number >= low && number <= high)) {
+        refuse(key, "a number from " + shown(nlohmann::json(low)) + " to " + shown(nlohmann::json(high)));
+    }
+    return number;
+}
+
 bool ConfigReader::boolean_or(std::string_view key, bool absent) const {
     const nlohmann::json* value = find(key);
     if (value == nullptr) { return absent; }
@@ -79,6 +92,18 @@ std::optional<std::string> ConfigReader::text(std::string_view key) const {
     return value->get<std::string>();
 }
 
+std::vector<std::string> ConfigReader::texts(std::string_view key) const {
+    const nlohmann::json* value = find(key);
+    std::vector<std::string> result;
+    if (value == nullptr) { return result; }
+    if (!value->is_array()) { refuse(key, "a list of strings"); }
+    for (const nlohmann::json& entry : *value) {
+        if (!entry.is_string()) { refuse(key, "a list of strings"); }
+        result.push_back(entry.get<std::string>());
+    }
+    return result;
+}
+
 std::optional<std::string> ConfigReader::first_text(std::string_view list_key) const {
     const nlohmann::json* value = find(list_key);
     if (value == nullptr) { return std::nullopt; }
@@ -86,6 +111,23 @@ std::optional<std::string> ConfigReader::first_text(std::string_view list_key) c
     if (value->empty()) { return std::nullopt; }
     if (!value->front().is_string()) { refuse(list_key, "a list of strings"); }
     return value->front().get<std::string>();
+}
+
+std::vector<std::int64_t> ConfigReader::integers(std::string_view key, std::int64_t low, std::int64_t high) const {
+    const nlohmann::json* value = find(key);
+    if (value == nullptr) { return {}; }
+    const nlohmann::json list = value->is_array() ? *value : nlohmann::json::array({*value});
+    std::vector<std::int64_t> result;
+    for (const nlohmann::json& entry : list) {
+        if (!entry.is_number_integer() ||
+            (entry.is_number_unsigned() && entry.get<std::uint64_t>() > static_cast<std::uint64_t>(high)) ||
+            entry.get<std::int64_t>() < low || entry.get<std::int64_t>() > high) {
+            refuse(key,
+                   "an integer from " + std::to_string(low) + " to " + std::to_string(high) + " or a list of them");
+        }
+        result.push_back(entry.get<std::int64_t>());
+    }
+    return result;
 }
 
 }  // namespace heed

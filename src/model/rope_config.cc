@@ -127,6 +127,10 @@ struct Model {
         // In DeepSeek's files head_dim, where it is there, means the rotated part too.
         if (const auto size = top.integer("qk_rope_head_dim", largest_size)) { return *size; }
         if (const auto size = top.integer("head_dim", largest_size)) { return *size; }
+        // What the families' own software takes where the file is silent.
+        if (type == "qwen3") { return 128; }
+        if (type == "gemma2") { return 256; }
+        if (type == "gpt_oss") { return 64; }
         const auto either = [&](const char* key, const char* old_key) {
             const auto found = top.integer(key, largest_size);
             const auto old = found ? found : top.integer(old_key, largest_size);
@@ -241,7 +245,7 @@ struct Model {
         LayerRope result;
         result.layer_type = layer_type;
         result.rope.pairing = pairing;
-        result.rope.theta = settings.number("rope_theta", theta());
+        result.rope.theta = settings.number("rope_theta", theta(layer_type));
         result.rope.scaling = scaling(settings, rope_type);
         result.rope.size = rope_type == "proportional" ? head_size : rotary_size(settings);
         try {
@@ -252,7 +256,14 @@ struct Model {
         return result;
     }
 
-    double theta() const { return top.number("rope_theta", top.number("rotary_emb_base", 10000)); }
+    double theta(const std::string& layer_type) const {
+        if (type == "modernbert") {
+            return layer_type == "sliding_attention" ? top.number("local_rope_theta", 10000)
+                                                     : top.number("global_rope_theta", 160000);
+        }
+        const double usual = type == "mixtral" ? 1e6 : type == "gpt_oss" ? 150000 : 10000;
+        return top.number("rope_theta", top.number("rotary_emb_base", usual));
+    }
 };
 
 /// Families that rotate whether or not their files mention it.
@@ -261,9 +272,9 @@ bool rotates(const Object& top, const std::string& type) {
                             "rotary_emb_base", "partial_rotary_factor"}) {
         if (top.value->contains(key)) { return true; }
     }
-    constexpr std::array families = {"llama", "mistral",  "mixtral",     "qwen2",      "qwen3",
-                                     "gemma", "gemma2",   "gemma3_text", "phi",        "phi3",
-                                     "gptj",  "gpt_neox", "deepseek_v2", "deepseek_v3"};
+    constexpr std::array families = {"llama",       "mistral",     "mixtral",    "qwen2", "qwen3",  "gemma",
+                                     "gemma2",      "gemma3_text", "phi",        "phi3",  "gptj",   "gpt_neox",
+                                     "deepseek_v2", "deepseek_v3", "modernbert", "olmo2", "gpt_oss"};
     return std::ranges::find(families, type) != families.end();
 }
 
@@ -282,7 +293,7 @@ std::vector<std::string> listed_layers(const Object& top) {
 }  // namespace
 
 RopeConfig rope_from_config(std::string_view text) {
-    const json file = parse_config(text, fail_rope);
+    const json file = parse_config("rope_from_config", text);
     Object top{&file, ""};
     // A model of several parts keeps its text model's settings apart.
     if (const auto part = top.object("text_config"); part && !rotates(top, top.text("model_type", ""))) { top = *part; }
@@ -319,6 +330,10 @@ RopeConfig rope_from_config(std::string_view text) {
         if (!(*local > 0) || !std::isfinite(*local)) {
             fail_rope("rope_local_base_freq", "a positive number", shown(*local));
         }
+        return config;
+    }
+    if (model.type == "modernbert") {
+        config.kinds = {model.layer("full_attention", settings), model.layer("sliding_attention", settings)};
         return config;
     }
     config.kinds = {model.layer("", settings)};

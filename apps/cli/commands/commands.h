@@ -8,6 +8,7 @@ class App;
 void add_attend(CLI::App& app);
 void add_cache(CLI::App& app);
 void add_explain(CLI::App& app);
+void add_forward(CLI::App& app);
 void add_patterns(CLI::App& app);
 void add_positions(CLI::App& app);
 void add_serve(CLI::App& app);

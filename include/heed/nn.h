@@ -1,0 +1,177 @@
+#pragma once
+/// Layers of transformers on a tape: linear, norms, feed-forward with and without experts, attention of every kind,
+/// blocks. A layer is plain data: its configuration and where its weights lie. Weights are kept as a file has them,
+/// transposed, fused or in one piece for all experts, and a layer sees its part; so gradients have the file's names and
+/// shapes too.
+///
+/// x is [B,T,d_model] everywhere.
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <heed/cache.h>
+#include <heed/model_config.h>
+#include <heed/tape.h>
+#include <heed/tape_operations.h>
+
+namespace heed {
+
+/// Parameters by name, in the order they were added. They stay where they are.
+class HEED_API Parameters {
+public:
+    Parameter& add(Parameter parameter);
+    Parameter* find(std::string_view name);
+    const Parameter* find(std::string_view name) const;
+    std::deque<Parameter>& list() { return list_; }
+    const std::deque<Parameter>& list() const { return list_; }
+    std::int64_t elements() const;
+    /// Sets all gradients that there are to zero.
+    void clear_gradients();
+
+private:
+    std::deque<Parameter> list_;
+    std::map<std::string, Parameter*, std::less<>> by_name_;
+};
+
+/// A part of a parameter, as a layer sees it. Absent where default-constructed.
+struct HEED_API Weight {
+    Parameter* parameter = nullptr;
+    std::int64_t offset = 0;
+    Shape shape{};
+    Shape strides{};
+
+    Weight() = default;
+    explicit Weight(Parameter& whole);
+    explicit operator bool() const { return parameter != nullptr; }
+    View view() const;
+    Value on(Tape& tape) const;
+
+    Weight permute(std::initializer_list<int> order) const;
+    Weight slice(int axis, std::int64_t begin, std::int64_t end) const;
+    /// One entry of the first axis, which goes away.
+    Weight at(std::int64_t index) const;
+    /// Every `step`-th row of the first axis from `begin` on.
+    Weight every(std::int64_t begin, std::int64_t step) const;
+    /// Row-major ones only.
+    Weight reshape(const Shape& to) const;
+};
+
+struct HEED_API LinearLayer {
+    Weight weight{};  ///< [N,K]
+    Weight bias{};    ///< [N], may be absent
+
+    explicit operator bool() const { return static_cast<bool>(weight); }
+    Value operator()(Tape& tape, const Value& x, Activation activation = Activation::none) const;
+};
+
+struct HEED_API NormLayer {
+    Weight weight{};
+    Weight bias{};
+    TapeNorm options{};
+    bool present = false;
+
+    explicit operator bool() const { return present; }
+    /// x itself where there is no norm.
+    Value operator()(Tape& tape, const Value& x) const;
+};
+
+/// Dropout of one forward pass. Bits come from the seed, the offset and the place in the model.
+struct DropoutPlan {
+    double p = 0;
+    double attention = 0;
+    std::uint64_t seed = 0;
+    std::uint32_t offset = 0;  ///< of the step
+};
+
+/// What attention needs to know besides its input.
+struct AttentionCall {
+    bool causal = false;
+    View positions{};         ///< i64 [B,T] or [1,T]: for RoPE; absent: 0, 1, ...
+    std::int64_t length = 0;  ///< longest position + 1: for RoPE that depends on it
+    View allow{};             ///< [B,1,1,S]: keys that are there
+    View lengths{};           ///< [B] i64: the same where what is missing is at the end; linear attention needs it
+    View alibi{};             ///< [H] f64: slopes
+    View alibi_positions{};   ///< [B,T] i64: where they are not 0, 1, ...
+    Value bias{};             ///< relative bias [1,H,T,S] or [B,H,T,S]
+    Value memory{};           ///< cross-attention: [B,S,d_model]
+    DropoutPlan dropout{};
+    std::uint32_t place = 0;  ///< of this layer among the users of dropout
+    std::string kernel{};     ///< AttentionOptions::kernel
+    /// Decoding: x is [1,T,d_model], the new tokens of all sequences end to end, and keys and values are in the caches.
+    CacheBatch* caches = nullptr;
+    bool append = true;  ///< false: cross-attention over what is there
+    /// RoPE whose table changes with the length: the caches hold unrotated keys and turn them as they are read. Else a
+    /// key keeps the rotation that it got when it came.
+    bool rotate_in_cache = false;
+    Tensor* weights = nullptr;  ///< receives the weights [B,H,T,S] in f32; softmax without caches only
+};
+
+struct HEED_API AttentionLayer {
+    AttentionConfig config{};
+    std::int64_t d_model = 0;
+    bool cross = false;
+
+    LinearLayer q{}, k{}, v{};
+    /// Instead of them: one matrix. Queries, keys and values of a head begin at these rows, `stride` rows a head apart.
+    LinearLayer qkv{};
+    struct Rows {
+        std::int64_t begin = 0;
+        std::int64_t stride = 0;
+    };
+    Rows q_rows{}, k_rows{}, v_rows{};
+    NormLayer q_norm{}, k_norm{};
+    // MLA
+    LinearLayer q_down{}, q_up{};  ///< q where there is no rank
+    NormLayer q_latent_norm{};
+    LinearLayer kv_down{};
+    NormLayer kv_latent_norm{};
+    Weight up_key{}, up_value{};  ///< [H,n,r], [H,v,r]
+
+    LinearLayer out{};
+    Weight sinks{};               ///< [H]
+    Weight gates{};               ///< [H]: infini
+    std::vector<double> decay{};  ///< of each head: linear
+    RopeTable table{};
+
+    /// What follows from config alone.
+    void prepare();
+    Value operator()(Tape& tape, const Value& x, const AttentionCall& call) const;
+    /// Keys and values of an encoder's output [1,S,d_model] into caches, for cross-attention while decoding.
+    void fill_caches(Tape& tape, const Value& memory, const CacheBatch& caches) const;
+    /// Of the caches that decoding needs; rotate_in_cache as in AttentionCall.
+    CacheConfig cache_config(bool rotate_in_cache = false) const;
+};
+
+struct HEED_API FeedForwardLayer {
+    FeedForwardConfig config{};
+    LinearLayer up{}, gate{}, down{};
+    // Experts
+    LinearLayer router{};
+    Weight correction{};  ///< [E]
+    std::vector<FeedForwardLayer> experts{};
+    std::vector<FeedForwardLayer> shared{};  ///< none or one
+
+    Value operator()(Tape& tape, const Value& x) const;
+};
+
+/// One layer of a stack.
+struct HEED_API BlockLayer {
+    Placement placement = Placement::pre;
+    AttentionLayer attention{};
+    AttentionLayer cross{};
+    bool has_cross = false;
+    FeedForwardLayer feed_forward{};
+    /// Before (post: behind) each part, and behind it (sandwich, output).
+    NormLayer attention_norm{}, attention_out_norm{};
+    NormLayer cross_norm{}, cross_out_norm{};
+    NormLayer feed_forward_norm{}, feed_forward_out_norm{};
+
+    Value operator()(Tape& tape, const Value& x, const AttentionCall& self, const AttentionCall* over) const;
+};
+
+}  // namespace heed

@@ -1,0 +1,42 @@
+#pragma once
+/// Greedy and beam search: the most probable continuation, as transformers' generate computes it.
+///
+///     heed::Decoding decoding(model);
+///     std::vector<std::int64_t> ids = heed::search(context, decoding, prompt, {.max_new_tokens = 32});
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include <heed/context.h>
+#include <heed/model.h>
+
+namespace heed {
+
+/// When a beam search with as many finished texts as beams ends.
+enum class EarlyStopping : std::uint8_t {
+    no,     ///< when no running beam looks as if it could become better
+    yes,    ///< at once
+    never,  ///< when none can
+};
+
+struct SearchOptions {
+    std::int64_t max_new_tokens = 20;
+    std::int64_t min_new_tokens = 0;  ///< before so many an end token is not chosen
+    std::int64_t num_beams = 1;       ///< 1: greedy
+    double length_penalty = 1;        ///< a finished text's score is its log-probability over length^penalty
+    EarlyStopping early_stopping = EarlyStopping::no;
+    /// Tokens that end a text; absent: the model's.
+    std::optional<std::vector<std::int64_t>> eos = std::nullopt;
+};
+
+/// Of a decoder: the prompt and its continuation. Of an encoder-decoder: the target, its start token first, for the
+/// source `prompt`. With the end token where one was reached. Ties go to the lowest id.
+HEED_API std::vector<std::int64_t> search(Context& context, Decoding& decoding, std::span<const std::int64_t> prompt,
+                                          const SearchOptions& options = {});
+
+/// Room in the caches that a search needs.
+HEED_API DecodingOptions search_room(std::int64_t prompt, const SearchOptions& options);
+
+}  // namespace heed

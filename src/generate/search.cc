@@ -1,0 +1,271 @@
+#include <heed/search.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+
+namespace heed {
+namespace {
+
+constexpr float hidden_score = -std::numeric_limits<float>::infinity();
+/// What the scores of beams that do not exist yet begin with: worse than any that does.
+constexpr float no_beam = -1e9F;
+
+struct Plan {
+    SearchOptions options{};
+    std::vector<std::int64_t> eos{};
+    std::optional<std::int64_t> forced_bos{}, forced_eos{};
+    bool encoder_decoder = false;
+};
+
+/// Log-probabilities of one row, in place of its logits.
+void log_softmax(std::span<float> row) {
+    const float most = *std::ranges::max_element(row);
+    double sum = 0;
+    for (const float x : row) { sum += std::exp(static_cast<double>(x) - most); }
+    const auto lse = static_cast<float>(most + std::log(sum));
+    for (float& x : row) { x -= lse; }
+}
+
+/// Leaves one token possible.
+void force(std::span<float> row, std::int64_t token) {
+    std::ranges::fill(row, hidden_score);
+    row[static_cast<std::size_t>(token)] = 0;
+}
+
+/// What may not come at this place, and what must. `made`: tokens generated so far.
+void restrict_row(const Plan& plan, std::int64_t made, std::span<float> row) {
+    if (made < plan.options.min_new_tokens) {
+        for (const std::int64_t id : plan.eos) { row[static_cast<std::size_t>(id)] = hidden_score; }
+    }
+    if (plan.forced_bos && plan.encoder_decoder && made == 0) { force(row, *plan.forced_bos); }
+    if (plan.forced_eos && made + 1 == plan.options.max_new_tokens) { force(row, *plan.forced_eos); }
+}
+
+bool ends(const Plan& plan, std::int64_t token) { return std::ranges::find(plan.eos, token) != plan.eos.end(); }
+
+std::span<float> row_of(Tensor& logits, std::int64_t row) {
+    const std::int64_t v = logits.shape()[1];
+    return {logits.as<float>() + row * v, static_cast<std::size_t>(v)};
+}
+
+// ---- Greedy --------------------------------------------------------------------------------------------------------
+
+std::vector<std::int64_t> greedy(Context& context, Decoding& decoding, Sequence sequence,
+                                 std::vector<std::int64_t> text, const Plan& plan) {
+    std::vector<std::int64_t> next = text;
+    for (std::int64_t made = 0; made < plan.options.max_new_tokens; ++made) {
+        DecodingBatch batch{.sequences = {&sequence}, .tokens = next};
+        batch.counts = {static_cast<std::int64_t>(next.size())};
+        Tensor logits = decoding.step(context, batch);
+        const std::span<float> row = row_of(logits, 0);
+        restrict_row(plan, made, row);
+        const std::int64_t token = std::ranges::max_element(row) - row.begin();
+        text.push_back(token);
+        if (ends(plan, token)) { break; }
+        next = {token};
+    }
+    return text;
+}
+
+// ---- Beams ---------------------------------------------------------------------------------------------------------
+
+struct Beam {
+    std::vector<std::int64_t> text{};
+    float score = no_beam;
+    std::size_t parent = 0;
+    bool finished = false;
+};
+
+/// The `count` best, the first of equals first.
+template <class Score>
+std::vector<std::size_t> best(std::size_t size, std::size_t count, const Score& score) {
+    std::vector<std::size_t> order(size);
+    std::iota(order.begin(), order.end(), std::size_t{0});
+    count = std::min(count, size);
+    std::partial_sort(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(count), order.end(),
+                      [&](std::size_t a, std::size_t b) {
+                          const float x = score(a), y = score(b);
+                          return x != y ? x > y : a < b;
+                      });
+    order.resize(count);
+    return order;
+}
+
+class BeamSearch {
+public:
+    BeamSearch(const Plan& plan, const std::vector<std::int64_t>& prompt)
+        : plan_(plan),
+          prompt_(static_cast<std::int64_t>(prompt.size())),
+          beams_(static_cast<std::size_t>(plan.options.num_beams)) {
+        running_.assign(beams_, {.text = prompt});
+        running_[0].score = 0;
+        finished_.assign(beams_, {.text = prompt});
+    }
+
+    const std::vector<Beam>& running() const { return running_; }
+    /// Takes the log-probabilities of the running beams' next tokens; true while the search goes on.
+    bool advance(Tensor& log_probabilities) {
+        const std::vector<Beam> candidates = continuations(log_probabilities);
+        const bool all_end = std::ranges::all_of(candidates, &Beam::finished);
+        keep_running(candidates);
+        keep_finished(candidates);
+        ++made_;
+        return improvement_possible() && !(all_finished() && stops_early()) && !all_end;
+    }
+    std::vector<std::int64_t> result() const { return finished_[0].text; }
+
+private:
+    bool stops_early() const { return plan_.options.early_stopping == EarlyStopping::yes; }
+    bool all_finished() const { return std::ranges::all_of(finished_, &Beam::finished); }
+
+    std::vector<Beam> continuations(Tensor& rows) const {
+        const auto vocab = static_cast<std::size_t>(rows.shape()[1]);
+        // Enough that as many as there are beams remain when the others end.
+        const std::size_t keep = std::max<std::size_t>(2, 1 + plan_.eos.size()) * beams_;
+        std::vector<float> scores(beams_ * vocab);
+        for (std::size_t b = 0; b < beams_; ++b) {
+            const std::span<float> row = row_of(rows, static_cast<std::int64_t>(b));
+            for (std::size_t v = 0; v < vocab; ++v) { scores[b * vocab + v] = row[v] + running_[b].score; }
+        }
+        std::vector<Beam> result;
+        for (const std::size_t at : best(scores.size(), keep, [&](std::size_t i) { return scores[i]; })) {
+            Beam beam{.text = running_[at / vocab].text, .score = scores[at], .parent = at / vocab};
+            const auto token = static_cast<std::int64_t>(at % vocab);
+            beam.text.push_back(token);
+            beam.finished = ends(plan_, token) || made_ + 1 >= plan_.options.max_new_tokens;
+            result.push_back(std::move(beam));
+        }
+        return result;
+    }
+
+    void keep_running(const std::vector<Beam>& candidates) {
+        const auto score = [&](std::size_t i) { return candidates[i].score + (candidates[i].finished ? no_beam : 0); };
+        std::vector<Beam> next;
+        for (const std::size_t i : best(candidates.size(), beams_, score)) {
+            next.push_back(candidates[i]);
+            next.back().score = score(i);
+        }
+        running_ = std::move(next);
+    }
+
+    void keep_finished(const std::vector<Beam>& candidates) {
+        const auto length = static_cast<float>(std::pow(static_cast<double>(made_ + 1), plan_.options.length_penalty));
+        const bool closed = (all_finished() && stops_early()) || !open_;
+        std::vector<Beam> merged = finished_;
+        for (std::size_t i = 0; i < candidates.size(); ++i) {
+            Beam beam = candidates[i];
+            const bool counts = beam.finished && i < beams_;
+            beam.score = beam.score / length + (closed ? no_beam : 0) + (counts ? 0 : no_beam);
+            beam.finished = counts;
+            merged.push_back(std::move(beam));
+        }
+        std::vector<Beam> next;
+        for (const std::size_t i : best(merged.size(), beams_, [&](std::size_t m) { return merged[m].score; })) {
+            next.push_back(merged[i]);
+        }
+        finished_ = std::move(next);
+    }
+
+    bool improvement_possible() {
+        const bool longest = plan_.options.early_stopping == EarlyStopping::never && plan_.options.length_penalty > 0;
+        const double length = static_cast<double>(longest ? plan_.options.max_new_tokens : made_);
+        const float most = running_[0].score / static_cast<float>(std::pow(length, plan_.options.length_penalty));
+        const float least = std::ranges::min_element(finished_, {}, &Beam::score)->score;
+        open_ = open_ && std::ranges::any_of(
+                             finished_, [&](const Beam& beam) { return most > (beam.finished ? least : no_beam); });
+        return open_;
+    }
+
+    const Plan& plan_;
+    std::int64_t prompt_;
+    std::size_t beams_;
+    std::int64_t made_ = 0;
+    bool open_ = true;  ///< a running beam may still become better than a finished one
+    std::vector<Beam> running_;
+    std::vector<Beam> finished_;
+};
+
+std::vector<std::int64_t> beams(Context& context, Decoding& decoding, Sequence first,
+                                const std::vector<std::int64_t>& prompt, const Plan& plan) {
+    BeamSearch search(plan, prompt);
+    std::vector<Sequence> sequences;
+    std::int64_t made = 0;
+    for (bool goes_on = plan.options.max_new_tokens > 0; goes_on; ++made) {
+        DecodingBatch batch;
+        if (sequences.empty()) {
+            batch = {.sequences = {&first}, .tokens = prompt, .counts = {static_cast<std::int64_t>(prompt.size())}};
+        } else {
+            for (std::size_t b = 0; b < sequences.size(); ++b) {
+                batch.sequences.push_back(&sequences[b]);
+                batch.tokens.push_back(search.running()[b].text.back());
+            }
+        }
+        Tensor logits = decoding.step(context, batch);
+        if (sequences.empty()) {  // all beams begin with the prompt
+            Tensor all(DType::f32, {plan.options.num_beams, logits.shape()[1]});
+            for (std::int64_t b = 0; b < plan.options.num_beams; ++b) {
+                std::ranges::copy(row_of(logits, 0), row_of(all, b).begin());
+                sequences.push_back(first.fork());
+            }
+            logits = std::move(all);
+            first = Sequence();
+        }
+        for (std::int64_t b = 0; b < plan.options.num_beams; ++b) {
+            log_softmax(row_of(logits, b));
+            restrict_row(plan, made, row_of(logits, b));
+        }
+        goes_on = search.advance(logits);
+        std::vector<Sequence> next;
+        for (const Beam& beam : search.running()) { next.push_back(sequences[beam.parent].fork()); }
+        sequences = std::move(next);
+    }
+    return search.result();
+}
+
+}  // namespace
+
+DecodingOptions search_room(std::int64_t prompt, const SearchOptions& options) {
+    const std::int64_t length = prompt + options.max_new_tokens + 1;
+    // While beams are chosen anew, parents and children exist at once.
+    return {.tokens = length * 2 * options.num_beams, .sequences = 2 * options.num_beams + 1};
+}
+
+std::vector<std::int64_t> search(Context& context, Decoding& decoding, std::span<const std::int64_t> prompt,
+                                 const SearchOptions& options) {
+    const ModelConfig& c = decoding.model().config();
+    if (prompt.empty()) { throw Error("[search] prompt: expected at least one token, got none"); }
+    if (options.max_new_tokens < 0 || options.min_new_tokens < 0) {
+        throw Error("[search] max_new_tokens: expected 0 or more, got " + std::to_string(options.max_new_tokens));
+    }
+    if (options.num_beams < 1 || options.num_beams > c.vocab) {
+        throw Error("[search] num_beams: expected 1 to " + std::to_string(c.vocab) + ", got " +
+                    std::to_string(options.num_beams));
+    }
+    Plan plan{.options = options, .eos = options.eos.value_or(c.eos)};
+    plan.encoder_decoder = c.kind == ModelKind::encoder_decoder;
+    if (plan.encoder_decoder) {
+        plan.forced_bos = c.forced_bos;
+        plan.forced_eos = c.forced_eos;
+    }
+    for (const std::int64_t id : plan.eos) {
+        if (id < 0 || id >= c.vocab) {
+            throw Error("[search] eos: expected 0 to " + std::to_string(c.vocab - 1) + ", got " + std::to_string(id));
+        }
+    }
+    std::vector<std::int64_t> text(prompt.begin(), prompt.end());
+    Sequence sequence;
+    if (plan.encoder_decoder) {
+        sequence = decoding.create(context, View(prompt.data(), {static_cast<std::int64_t>(prompt.size())}));
+        const auto start = c.decoder_start ? c.decoder_start : c.bos;
+        if (!start) { throw Error("[search] model: expected a decoder_start_token_id, got none"); }
+        text = {*start};
+    } else {
+        sequence = decoding.create();
+    }
+    return options.num_beams == 1 ? greedy(context, decoding, std::move(sequence), std::move(text), plan)
+                                  : beams(context, decoding, std::move(sequence), text, plan);
+}
+
+}  // namespace heed

@@ -1,0 +1,243 @@
+#include <heed/elementwise.h>
+#include <heed/model.h>
+
+#include <algorithm>
+
+#include "model/run.h"
+
+namespace heed {
+namespace {
+
+/// Checked copies of what a pass is given.
+struct Inputs {
+    Ids ids;
+    Tensor mask, positions, token_types;
+    Ids decoder_ids;
+    Tensor decoder_mask;
+};
+
+Inputs read_inputs(const ModelConfig& c, const ForwardInputs& in) {
+    Inputs r;
+    r.ids = read_ids("input_ids", in.input_ids, c.vocab);
+    if (r.ids.elements() == 0) { throw Error("[forward] input_ids: expected at least one token, got none"); }
+    r.mask = read_mask("attention_mask", in.attention_mask, r.ids.shape());
+    if (in.position_ids) {
+        r.positions = read_ids("position_ids", in.position_ids, std::int64_t{1} << 40);
+        const Shape& s = r.positions.shape();
+        if ((s[0] != 1 && s[0] != r.ids.shape()[0]) || s[1] != r.ids.shape()[1]) {
+            throw Error("[forward] position_ids: expected the shape of input_ids " + to_string(r.ids.shape()) +
+                        " or one row, got " + to_string(s));
+        }
+    }
+    if (in.token_type_ids) {
+        if (c.token_types == 0) { throw Error("[forward] token_type_ids: expected none for this model, got some"); }
+        r.token_types = read_ids("token_type_ids", in.token_type_ids, c.token_types);
+        if (!(r.token_types.shape() == r.ids.shape())) {
+            throw Error("[forward] token_type_ids: expected the shape of input_ids " + to_string(r.ids.shape()) +
+                        ", got " + to_string(r.token_types.shape()));
+        }
+    }
+    if (c.kind != ModelKind::encoder_decoder) {
+        if (in.decoder_input_ids) {
+            throw Error("[forward] decoder_input_ids: expected none for a model without encoder and decoder, got some");
+        }
+        return r;
+    }
+    r.decoder_ids = read_ids("decoder_input_ids", in.decoder_input_ids, c.vocab);
+    if (r.decoder_ids.shape()[0] != r.ids.shape()[0] || r.decoder_ids.elements() == 0) {
+        throw Error("[forward] decoder_input_ids: expected as many rows as input_ids, " +
+                    std::to_string(r.ids.shape()[0]) + ", got shape " + to_string(r.decoder_ids.shape()));
+    }
+    r.decoder_mask = read_mask("decoder_attention_mask", in.decoder_attention_mask, r.decoder_ids.shape());
+    return r;
+}
+
+View seen(const Tensor& tensor) { return tensor ? tensor.view() : View(); }
+
+StackRun first_stack(const ModelState& m, const TapeForward& options, const Inputs& in) {
+    const bool decoder = m.config.kind == ModelKind::decoder;
+    StackRun run{.model = m,
+                 .config = decoder ? m.config.decoder : m.config.encoder,
+                 .stack = decoder ? m.graph.decoder : m.graph.encoder,
+                 .options = options};
+    run.ids = in.ids.view();
+    run.mask = seen(in.mask);
+    run.positions = seen(in.positions);
+    run.token_types = seen(in.token_types);
+    return run;
+}
+
+Value run_model(Tape& tape, const ModelState& m, const Inputs& in, const TapeForward& options) {
+    ForwardResult* result = options.capture;
+    StackRun first = first_stack(m, options, in);
+    const bool hidden = result != nullptr && options.hidden, attention = result != nullptr && options.attention;
+    if (m.config.kind != ModelKind::encoder_decoder) {
+        if (hidden) { first.hidden = &result->hidden; }
+        if (attention) { first.attention = &result->attention; }
+        return run_stack(tape, first);
+    }
+    if (attention) { first.attention = &result->encoder_attention; }
+    const Value memory = run_stack(tape, first);
+    if (result != nullptr) {
+        result->encoder_last_hidden_state =
+            Tensor::uninitialised(memory.dtype() == DType::f64 ? DType::f64 : DType::f32, memory.shape());
+        convert(tape.context(), memory, result->encoder_last_hidden_state.view());
+    }
+    StackRun second{.model = m, .config = m.config.decoder, .stack = m.graph.decoder, .options = options};
+    second.ids = in.decoder_ids.view();
+    second.mask = seen(in.decoder_mask);
+    second.memory = memory;
+    second.memory_mask = seen(in.mask);
+    if (hidden) { second.hidden = &result->hidden; }
+    if (attention) {
+        second.attention = &result->decoder_attention;
+        second.cross = &result->cross_attention;
+    }
+    return run_stack(tape, second);
+}
+
+DType activation_type(const ModelState& m, DType asked) {
+    const auto& list = m.parameters.list();
+    const bool f64 = std::ranges::any_of(list, [](const Parameter& p) { return p.value.dtype() == DType::f64; });
+    return f64 ? DType::f64 : asked;
+}
+
+Tensor copied(Context& context, const Value& value) {
+    Tensor copy = Tensor::uninitialised(value.dtype() == DType::f64 ? DType::f64 : DType::f32, value.shape());
+    convert(context, value, copy.view());
+    return copy;
+}
+
+// ---- Labels --------------------------------------------------------------------------------------------------------
+
+Tensor read_labels(const View& labels, const Shape& shape, std::int64_t vocab, std::int64_t ignore) {
+    if (!labels || labels.rank() != 2 || (labels.dtype() != DType::i64 && labels.dtype() != DType::i32)) {
+        throw Error("[loss] labels: expected i64 or i32 [batch, tokens], got " +
+                    (labels ? std::string(name_of(labels.dtype())) + " " + to_string(labels.shape()) : "none"));
+    }
+    if (!(labels.shape() == shape)) {
+        throw Error("[loss] labels: expected shape " + to_string(shape) + ", got " + to_string(labels.shape()));
+    }
+    Tensor result(DType::i64, shape);
+    for (std::int64_t b = 0; b < shape[0]; ++b) {
+        for (std::int64_t t = 0; t < shape[1]; ++t) {
+            const std::int64_t at = b * labels.stride(0) + t * labels.stride(1);
+            const std::int64_t id =
+                labels.dtype() == DType::i64 ? labels.as<std::int64_t>()[at] : labels.as<std::int32_t>()[at];
+            if (id != ignore && (id < 0 || id >= vocab)) {
+                throw Error("[loss] labels: expected 0 to " + std::to_string(vocab - 1) + " or " +
+                            std::to_string(ignore) + ", got " + std::to_string(id));
+            }
+            result.as<std::int64_t>()[b * shape[1] + t] = id;
+        }
+    }
+    return result;
+}
+
+/// What comes next: label t + 1 at t, nothing at the end.
+Tensor shifted_left(const Tensor& labels, std::int64_t ignore) {
+    Tensor result(DType::i64, labels.shape());
+    const std::int64_t tokens = labels.shape()[1];
+    for (std::int64_t i = 0; i < labels.elements(); ++i) {
+        result.as<std::int64_t>()[i] = (i + 1) % tokens == 0 ? ignore : labels.as<std::int64_t>()[i + 1];
+    }
+    return result;
+}
+
+/// A decoder's input from its target: the start token, then all but the last; ignored places become padding.
+Tensor shifted_right(const Tensor& labels, const ModelConfig& c, std::int64_t ignore) {
+    if (!c.decoder_start) {
+        throw Error("[loss] decoder_input_ids: expected, as the model names no start token, got none");
+    }
+    Tensor result(DType::i64, labels.shape());
+    const std::int64_t tokens = labels.shape()[1];
+    for (std::int64_t i = 0; i < labels.elements(); ++i) {
+        const std::int64_t id = i % tokens == 0 ? *c.decoder_start : labels.as<std::int64_t>()[i - 1];
+        result.as<std::int64_t>()[i] = id == ignore ? c.pad.value_or(0) : id;
+    }
+    return result;
+}
+
+}  // namespace
+
+std::vector<NamedView> ForwardResult::named() const {
+    std::vector<NamedView> result;
+    const auto one = [&](const std::string& name, const Tensor& tensor) {
+        if (tensor) { result.push_back({name, tensor.view()}); }
+    };
+    const auto list = [&](const std::string& name, const std::vector<Tensor>& tensors) {
+        for (std::size_t i = 0; i < tensors.size(); ++i) { one(name + "." + std::to_string(i), tensors[i]); }
+    };
+    one("logits", logits);
+    list("hidden", hidden);
+    list("attention", attention);
+    list("encoder_attention", encoder_attention);
+    list("decoder_attention", decoder_attention);
+    list("cross_attention", cross_attention);
+    one("encoder_last_hidden_state", encoder_last_hidden_state);
+    one("last_hidden_state", last_hidden_state);
+    one("pooler_output", pooled);
+    return result;
+}
+
+ForwardResult Model::forward(Context& context, const ForwardInputs& inputs, const ForwardOptions& options) const {
+    ForwardResult result;
+    Tape tape(context, {.record = false});
+    TapeForward plan;
+    plan.dtype = activation_type(*state_, options.dtype);
+    plan.kernel = options.kernel;
+    plan.capture = &result;
+    plan.hidden = options.hidden;
+    plan.attention = options.attention;
+    const Inputs in = read_inputs(state_->config, inputs);
+    const Value last = run_model(tape, *state_, in, plan);
+    if (state_->config.head && options.logits) {
+        result.logits = copied(context, model_logits(tape, *state_, last));
+    } else if (!state_->config.head) {
+        result.last_hidden_state = copied(context, last);
+    }
+    if (state_->graph.pooler) {
+        const Value first = last.slice(1, 0, 1);
+        result.pooled = copied(
+            context, state_->graph.pooler(tape, first, Activation::tanh).reshape({last.extent(0), last.extent(2)}));
+    }
+    return result;
+}
+
+Value Model::hidden(Tape& tape, const ForwardInputs& inputs, const TapeForward& options) const {
+    TapeForward plan = options;
+    plan.dtype = activation_type(*state_, options.dtype);
+    return run_model(tape, *state_, read_inputs(state_->config, inputs), plan);
+}
+
+Value Model::logits(Tape& tape, const Value& hidden) const { return model_logits(tape, *state_, hidden); }
+
+Value Model::loss(Tape& tape, const ForwardInputs& inputs, const View& labels, const LossOptions& options,
+                  CrossEntropy* result) const {
+    const ModelConfig& c = state_->config;
+    if (!c.head) { throw Error("[loss] model: expected one with a head, got a " + c.family + " without"); }
+    if (!labels) { throw Error("[loss] labels: expected i64 or i32 [batch, tokens], got none"); }
+    const std::int64_t ignore = options.cross_entropy.ignore;
+    ForwardInputs all = inputs;
+    Tensor targets, decoder_ids;
+    if (c.kind == ModelKind::encoder_decoder) {
+        targets = read_labels(labels, inputs.decoder_input_ids ? inputs.decoder_input_ids.shape() : labels.shape(),
+                              c.vocab, ignore);
+        if (!all.decoder_input_ids) {
+            decoder_ids = shifted_right(targets, c, ignore);
+            all.decoder_input_ids = decoder_ids.view();
+        }
+    } else {
+        targets = read_labels(labels, inputs.input_ids ? inputs.input_ids.shape() : labels.shape(), c.vocab, ignore);
+        if (c.kind == ModelKind::decoder) { targets = shifted_left(targets, ignore); }
+    }
+    Value x = hidden(tape, all, options.forward);
+    const HeadConfig& h = *c.head;
+    const ModelGraph& g = state_->graph;
+    if (h.transform) { x = g.transform_norm(tape, g.transform(tape, x, h.transform_activation)); }
+    if (h.scale != 1) { x = scale(tape, x, h.scale); }
+    return linear_cross_entropy(tape, x, g.head.weight.on(tape), g.head.bias.on(tape), targets.view(),
+                                {.loss = options.cross_entropy, .softcap = h.softcap}, result);
+}
+
+}  // namespace heed

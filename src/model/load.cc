@@ -1,0 +1,237 @@
+#include <heed/model.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "io/file.h"
+#include "model/config_reader.h"
+#include "model/config_text.h"
+#include "model/model_state.h"
+
+namespace heed {
+namespace {
+
+constexpr std::size_t most_text = std::size_t{64} << 20U;
+
+std::string read_text(const std::filesystem::path& path) {
+    const InputFile file("Model::load", path);
+    if (file.size() > most_text) {
+        throw FileError("[Model::load] " + path.string() + ": expected at most " + std::to_string(most_text) +
+                        " bytes, got " + std::to_string(file.size()));
+    }
+    std::string text(file.size(), '\0');
+    file.read(0, std::as_writable_bytes(std::span(text)));
+    return text;
+}
+
+/// Errors about a file's text name the file.
+template <class Function>
+auto in_file(const std::filesystem::path& path, const Function& function) {
+    try {
+        return function();
+    } catch (const Error& error) { throw Error(path.string() + ": " + error.what()); }
+}
+
+/// The tensors of a folder, whichever files they are in.
+class Files {
+public:
+    explicit Files(const std::filesystem::path& folder) {
+        const auto whole = folder / "model.safetensors";
+        const auto index = folder / "model.safetensors.index.json";
+        if (!std::filesystem::exists(whole) && std::filesystem::exists(index)) {
+            open_shards(folder, index);
+            return;
+        }
+        files_.push_back(SafetensorsFile::open(whole));
+        for (const std::string& name : files_.back().names()) { where_.emplace(name, 0); }
+    }
+
+    const SafetensorsFile* find(const std::string& name) const {
+        const auto found = where_.find(name);
+        return found == where_.end() ? nullptr : &files_[found->second];
+    }
+    const std::map<std::string, std::size_t>& all() const { return where_; }
+    std::vector<SafetensorsFile> take() { return std::move(files_); }
+
+private:
+    static void check_file_name(const std::filesystem::path& index, const std::string& name) {
+        const bool plain = !name.empty() && name != "." && name != ".." &&
+                           name.find_first_of(std::string_view("/\\\0", 3)) == std::string::npos;
+        if (!plain) {
+            throw FileError("[Model::load] " + index.string() +
+                            ": weight_map: expected names of files in the folder, got " + in_quotes(name));
+        }
+    }
+
+    void open_shards(const std::filesystem::path& folder, const std::filesystem::path& index) {
+        const nlohmann::json file = in_file(index, [&] { return parse_config("Model::load", read_text(index)); });
+        const auto map = file.find("weight_map");
+        if (map == file.end() || !map->is_object()) {
+            throw FileError("[Model::load] " + index.string() + ": weight_map: expected an object, got none");
+        }
+        std::map<std::string, std::size_t> opened;
+        for (const auto& [tensor, shard] : map->items()) {
+            if (!shard.is_string()) {
+                throw FileError("[Model::load] " + index.string() + ": weight_map: expected file names, got " +
+                                shown(shard));
+            }
+            const auto name = shard.get<std::string>();
+            check_file_name(index, name);
+            if (!opened.contains(name)) {
+                files_.push_back(SafetensorsFile::open(folder / name));
+                opened.emplace(name, files_.size() - 1);
+            }
+            if (!files_[opened[name]].contains(tensor)) {
+                throw FileError("[Model::load] " + (folder / name).string() + ": expected tensor " + in_quotes(tensor) +
+                                ", which the index says is there, got none");
+            }
+            where_.emplace(tensor, opened[name]);
+        }
+    }
+
+    std::vector<SafetensorsFile> files_;
+    std::map<std::string, std::size_t> where_;
+};
+
+std::string replaced_end(const std::string& name, std::string_view end, std::string_view by) {
+    return name.ends_with(end) ? name.substr(0, name.size() - end.size()) + std::string(by) : std::string();
+}
+
+class FileSource : public ParameterSource {
+public:
+    FileSource(const Files& files, const ModelNames& names, const LoadOptions& options, Parameters& parameters)
+        : files_(files), names_(names), options_(options), parameters_(parameters) {}
+
+    Parameter* take(const ParameterSpec& spec) override {
+        const std::string name = name_in_files(spec.name);
+        if (name.empty()) {
+            if (spec.optional) { return nullptr; }
+            problem(spec.name + ": expected shape " + to_string(spec.shape) + ", got no such tensor");
+            return missing(spec);
+        }
+        if (Parameter* again = parameters_.find(name)) { return again; }
+        const SafetensorsFile& file = *files_.find(name);
+        const SafetensorsFile::Entry& entry = file.entry(name);
+        if (!is_floating(entry.dtype)) {
+            problem(name + ": expected f32, bf16, f16 or f64, got " + std::string(name_of(entry.dtype)));
+            return missing(spec);
+        }
+        if (!(entry.shape == spec.shape)) {
+            problem(name + ": expected shape " + to_string(spec.shape) + ", got " + to_string(entry.shape));
+            return missing(spec);
+        }
+        if (options_.copy || !file.is_aligned(name)) { return &parameters_.add(Parameter(name, file.tensor(name))); }
+        return &parameters_.add(Parameter(name, file.view(name)));
+    }
+
+    /// Throws where something was missing or of another shape.
+    void finish() const {
+        if (problems_.empty()) { return; }
+        std::string text = "[Model::load] tensors:";
+        for (const std::string& each : problems_) { text += "\n  " + each; }
+        throw FileError(text);
+    }
+
+private:
+    /// Files of the base model alone leave the prefix out, others have it; BERT's oldest call weight and bias gamma and
+    /// beta.
+    std::string name_in_files(const std::string& name) const {
+        std::vector<std::string> candidates = {name};
+        if (!names_.base.empty()) {
+            if (name.starts_with(names_.base)) {
+                candidates.push_back(name.substr(names_.base.size()));
+            } else {
+                candidates.push_back(names_.base + name);
+            }
+        }
+        for (std::size_t i = 0, n = candidates.size(); i < n; ++i) {
+            candidates.push_back(replaced_end(candidates[i], "LayerNorm.weight", "LayerNorm.gamma"));
+            candidates.push_back(replaced_end(candidates[i], "LayerNorm.bias", "LayerNorm.beta"));
+        }
+        for (const std::string& each : candidates) {
+            if (!each.empty() && files_.find(each) != nullptr) { return each; }
+        }
+        return {};
+    }
+
+    /// A few problems are shown together; a model that fits nothing is not gone through to the end.
+    void problem(std::string text) {
+        problems_.push_back(std::move(text));
+        if (problems_.size() >= 8) { finish(); }
+    }
+    Parameter* missing(const ParameterSpec& spec) {
+        placeholders_.emplace_back(spec.name, View(DType::f32, nullptr, spec.shape));
+        return &placeholders_.back();
+    }
+
+    const Files& files_;
+    const ModelNames& names_;
+    const LoadOptions& options_;
+    Parameters& parameters_;
+    std::vector<std::string> problems_;
+    std::deque<Parameter> placeholders_;
+};
+
+/// What generation_config.json says of special tokens wins over config.json.
+void read_generation_config(const std::filesystem::path& path, ModelConfig& config) {
+    if (!std::filesystem::exists(path)) { return; }
+    in_file(path, [&] {
+        const std::string text = read_text(path);
+        const ConfigReader reader("Model::load", text);
+        constexpr std::int64_t most = std::int64_t{1} << 30;
+        const auto one = [&](std::string_view key, std::optional<std::int64_t>& field) {
+            const auto found = reader.integers(key, -1, most);
+            if (!found.empty() && found[0] >= 0) { field = found[0]; }
+        };
+        if (const auto eos = reader.integers("eos_token_id", 0, most); !eos.empty()) { config.eos = eos; }
+        one("bos_token_id", config.bos);
+        one("pad_token_id", config.pad);
+        one("decoder_start_token_id", config.decoder_start);
+        one("forced_bos_token_id", config.forced_bos);
+        one("forced_eos_token_id", config.forced_eos);
+    });
+}
+
+}  // namespace
+
+Model Model::load(const std::filesystem::path& folder, const LoadOptions& options) {
+    auto state = std::make_shared<ModelState>();
+    const auto config_path = folder / "config.json";
+    const std::string text = read_text(config_path);
+    state->config = in_file(config_path, [&] { return read_model_config(text); });
+    if (state->config.family != "heed") { state->config_text = text; }
+    read_generation_config(folder / "generation_config.json", state->config);
+    const ModelNames names = names_of(state->config);
+    Files files(folder);
+    FileSource source(files, names, options, state->parameters);
+    state->graph = build_graph(state->config, names, source);
+    source.finish();
+    for (const auto& [name, index] : files.all()) {
+        const bool ignored =
+            std::ranges::any_of(names.ignored, [&](const std::string& end) { return name.ends_with(end); });
+        if (!ignored && state->parameters.find(name) == nullptr) { state->unused.push_back(name); }
+    }
+    state->files = files.take();
+    state->folder = folder;
+    return Model(std::move(state));
+}
+
+void Model::save(const std::filesystem::path& folder) const {
+    std::error_code failed;
+    std::filesystem::create_directories(folder, failed);
+    if (failed) {
+        throw FileError("[Model::save] " + folder.string() + ": expected a folder, got " + failed.message());
+    }
+    std::vector<NamedView> tensors;
+    for (const Parameter& parameter : state_->parameters.list()) {
+        tensors.push_back({parameter.name, parameter.value});
+    }
+    const std::string text = state_->config_text.empty() ? write_model_config(state_->config) : state_->config_text;
+    AtomicFile config("Model::save", folder / "config.json");
+    config.write(std::as_bytes(std::span(text)));
+    write_safetensors(folder / "model.safetensors", tensors, {{"format", "pt"}});
+    config.commit();
+}
+
+}  // namespace heed

@@ -1,0 +1,23 @@
+#pragma once
+#include <heed/model.h>
+#include <heed/safetensors.h>
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "model/graph.h"
+
+namespace heed {
+
+struct ModelState {
+    ModelConfig config;
+    std::string config_text;  ///< the file it came from, where that was not heed's own
+    Parameters parameters;
+    ModelGraph graph;
+    std::vector<SafetensorsFile> files;  ///< whose mapped memory the parameters may be
+    std::vector<std::string> unused;
+    std::filesystem::path folder;
+};
+
+}  // namespace heed

@@ -1,0 +1,110 @@
+#include <heed/model.h>
+#include <heed/random.h>
+
+#include <cmath>
+#include <numbers>
+
+#include "base/dispatch.h"
+#include "model/model_state.h"
+
+namespace heed {
+namespace {
+
+/// More than any machine that this runs on holds; a configuration that asks for it is a mistake.
+constexpr double most_parameters = 2e11;
+
+/// Counts what a configuration asks for without making it.
+class CountingSource : public ParameterSource {
+public:
+    Parameter* take(const ParameterSpec& spec) override {
+        double elements = 1;
+        for (const std::int64_t extent : spec.shape) { elements *= static_cast<double>(extent); }
+        total_ += elements;
+        if (total_ > most_parameters) {
+            throw Error("[Model::random] config: expected at most 2e11 parameters, got more");
+        }
+        list_.emplace_back(spec.name, View(DType::f32, nullptr, spec.shape));
+        return spec.optional ? nullptr : &list_.back();
+    }
+
+private:
+    double total_ = 0;
+    std::deque<Parameter> list_;
+};
+
+class RandomSource : public ParameterSource {
+public:
+    RandomSource(const ModelConfig& config, const RandomOptions& options, Parameters& parameters)
+        : options_(options), parameters_(parameters) {
+        const auto layers = static_cast<double>(config.encoder.layers.size() + config.decoder.layers.size());
+        residual_ = 1 / std::sqrt(2 * layers);
+        embedding_ = config.embedding_scale > 1 ? 1 / config.embedding_scale : 0.02;
+    }
+
+    Parameter* take(const ParameterSpec& spec) override {
+        if (spec.optional) { return nullptr; }
+        Tensor tensor(options_.dtype, spec.shape);
+        const std::int64_t n = tensor.elements();
+        const double width = spread(spec);
+        const auto index = static_cast<std::uint32_t>(parameters_.list().size());
+        for (std::int64_t i = 0; i < n; ++i) {
+            const double value = spec.init == Init::ones ? 1 : width == 0 ? 0 : width * normal(index, i);
+            write_number(options_.dtype, tensor.data(), i, value);
+        }
+        return &parameters_.add(Parameter(spec.name, std::move(tensor)));
+    }
+
+private:
+    double spread(const ParameterSpec& spec) const {
+        switch (spec.init) {
+            case Init::ones:
+            case Init::zeros: return 0;
+            case Init::embedding: return embedding_;
+            case Init::matrix:
+            case Init::residual_matrix: break;
+        }
+        // 0.02 at the width where that is customary, wider where there are fewer inputs.
+        const auto inputs = static_cast<double>(spec.shape[spec.shape.rank() - 1]);
+        return 0.4 / std::sqrt(inputs) * (spec.init == Init::residual_matrix ? residual_ : 1);
+    }
+
+    /// Box and Muller's, from the generator that dropout uses: a number is a function of seed, parameter and place.
+    double normal(std::uint32_t parameter, std::int64_t i) const {
+        const auto word = static_cast<std::uint64_t>(i);
+        const auto bits =
+            philox4x32({static_cast<std::uint32_t>(word), static_cast<std::uint32_t>(word >> 32U), parameter, 0x6e6eU},
+                       options_.seed);
+        const double u = (static_cast<double>(bits[0]) + 0.5) / 4294967296.0;
+        const double v = (static_cast<double>(bits[1]) + 0.5) / 4294967296.0;
+        return std::sqrt(-2 * std::log(u)) * std::cos(2 * std::numbers::pi * v);
+    }
+
+    RandomOptions options_;
+    Parameters& parameters_;
+    double residual_ = 1;
+    double embedding_ = 0.02;
+};
+
+}  // namespace
+
+Model Model::random(const ModelConfig& config, const RandomOptions& options) {
+    if (!is_floating(options.dtype)) {
+        throw Error("[Model::random] dtype: expected f32, bf16, f16 or f64, got " +
+                    std::string(name_of(options.dtype)));
+    }
+    auto state = std::make_shared<ModelState>();
+    state->config = checked(config);
+    const ModelNames names = names_of(state->config);
+    CountingSource counting;
+    static_cast<void>(build_graph(state->config, names, counting));
+    RandomSource source(state->config, options, state->parameters);
+    state->graph = build_graph(state->config, names, source);
+    return Model(std::move(state));
+}
+
+const ModelConfig& Model::config() const { return state_->config; }
+Parameters& Model::parameters() const { return state_->parameters; }
+const std::vector<std::string>& Model::unused_tensors() const { return state_->unused; }
+const std::filesystem::path& Model::folder() const { return state_->folder; }
+
+}  // namespace heed

@@ -1,0 +1,316 @@
+#include <heed/nn.h>
+
+#include <heed/elementwise.h>
+#include <heed/inspect.h>
+#include <heed/matmul.h>
+
+#include <cmath>
+
+namespace heed {
+namespace {
+
+struct Heads {
+    Value q, k, v;  ///< [B,H,T,D], [B,G,S,D], [B,G,S,E]
+};
+
+/// Heads of a projection [B,T,N], which begin at `rows.begin` and lie `rows.stride` apart.
+Value heads_of(const Value& x, const AttentionLayer::Rows& rows, std::int64_t heads, std::int64_t size) {
+    const std::int64_t t = x.extent(1), n = x.extent(2);
+    return x.seen_as(rows.begin, {x.extent(0), heads, t, size}, {t * n, rows.stride, n, 1});
+}
+
+Value heads_of(const Value& x, std::int64_t heads, std::int64_t size) {
+    return heads_of(x, {.begin = 0, .stride = size}, heads, size);
+}
+
+/// sinks and gates are numbers that attention wants in f32 or f64.
+Value wide(Tape& tape, const Value& x) { return !x || x.dtype() == DType::f64 ? x : convert(tape, x, DType::f32); }
+
+bool rope_grows(const AttentionConfig& config) { return config.rope && depends_on_length(config.rope->scaling); }
+
+RopeTable table_for(const AttentionLayer& layer, std::int64_t length) {
+    return rope_grows(layer.config) ? rope_table(*layer.config.rope, length) : layer.table;
+}
+
+AttentionOptions options_of(const AttentionLayer& layer, const AttentionCall& call) {
+    AttentionOptions o;
+    o.scale = layer.config.scale;
+    o.softcap = layer.config.softcap;
+    o.kernel = call.kernel;
+    if (!layer.cross) {
+        o.causal = call.causal;
+        o.window = layer.config.window;
+        if (call.causal) { o.window.right = -1; }
+        o.alibi_slopes = call.alibi;
+        if (call.alibi_positions) { o.query_positions = o.key_positions = call.alibi_positions; }
+    }
+    o.allow = call.allow;
+    o.dropout = {.p = call.dropout.attention,
+                 .seed = call.dropout.seed,
+                 .offset = call.dropout.offset + 4 * call.place + (layer.cross ? 1U : 0U)};
+    return o;
+}
+
+Value rotated(Tape& tape, const AttentionLayer& layer, const AttentionCall& call, const Value& x,
+              std::int64_t begin = 0) {
+    if (!layer.config.rope || layer.cross) { return x; }
+    return rope(tape, x, table_for(layer, call.length), {.positions = call.positions}, begin);
+}
+
+Value normed(Tape& tape, const NormLayer& norm, QkNorm kind, const Value& x, std::int64_t heads, std::int64_t size) {
+    if (kind == QkNorm::whole) { return norm(tape, x); }
+    return norm(tape, x.reshape({x.extent(0), x.extent(1), heads, size})).reshape(x.shape());
+}
+
+Heads project(Tape& tape, const AttentionLayer& layer, const Value& x, const Value& memory) {
+    const AttentionConfig& c = layer.config;
+    if (layer.qkv) {
+        const Value all = layer.qkv(tape, x);
+        return {heads_of(all, layer.q_rows, c.heads, c.head_size), heads_of(all, layer.k_rows, c.kv_heads, c.head_size),
+                heads_of(all, layer.v_rows, c.kv_heads, c.value_size)};
+    }
+    const Value& source = layer.cross ? memory : x;
+    Value q = layer.q(tape, x);
+    Value k = source ? layer.k(tape, source) : Value();
+    Value v = source ? layer.v(tape, source) : Value();
+    if (c.qk_norm != QkNorm::none) {
+        q = normed(tape, layer.q_norm, c.qk_norm, q, c.heads, c.head_size);
+        if (k) { k = normed(tape, layer.k_norm, c.qk_norm, k, c.kv_heads, c.head_size); }
+    }
+    Heads heads{heads_of(q, c.heads, c.head_size), {}, {}};
+    if (k) {
+        heads.k = heads_of(k, c.kv_heads, c.head_size);
+        heads.v = heads_of(v, c.kv_heads, c.value_size);
+    }
+    return heads;
+}
+
+Value joined(const AttentionLayer& layer, Tape& tape, const Value& out) {
+    return layer.out(tape, out.reshape({out.extent(0), out.extent(1), out.extent(2) * out.extent(3)}));
+}
+
+// ---- Softmax -------------------------------------------------------------------------------------------------------
+
+void capture(Tape& tape, const Value& q, const Value& k, AttentionOptions options, const AttentionLearned& learned,
+             Tensor& weights) {
+    if (learned.bias) { options.bias = learned.bias; }
+    if (learned.sinks) { options.sinks = learned.sinks; }
+    options.dropout = {};
+    weights = Tensor::uninitialised(q.dtype() == DType::f64 ? DType::f64 : DType::f32,
+                                    {q.extent(0), q.extent(1), q.extent(2), k.extent(2)});
+    attention_weights(tape.context(), q, k, weights.view(), {}, options);
+}
+
+Value softmax_attention(Tape& tape, const AttentionLayer& layer, const Value& x, const AttentionCall& call) {
+    Heads h = project(tape, layer, x, call.memory);
+    const AttentionLearned learned{.bias = call.bias, .sinks = wide(tape, layer.sinks.on(tape))};
+    AttentionOptions options = options_of(layer, call);
+    if (call.caches == nullptr) {
+        h.q = rotated(tape, layer, call, h.q);
+        h.k = rotated(tape, layer, call, h.k);
+        if (call.weights != nullptr) { capture(tape, h.q, h.k, options, learned, *call.weights); }
+        return joined(layer, tape, attend(tape, h.q, h.k, h.v, options, learned));
+    }
+    if (!call.rotate_in_cache || !rope_grows(layer.config)) {
+        h.q = rotated(tape, layer, call, h.q);
+        if (h.k) { h.k = rotated(tape, layer, call, h.k); }
+    }
+    if (learned.bias) { options.bias = learned.bias; }
+    if (learned.sinks) { options.sinks = learned.sinks; }
+    const Value out = tape.empty(x.dtype(), {1, x.extent(1), layer.config.heads, layer.config.value_size});
+    cached_attend(tape.context(), *call.caches, h.q, h.k, h.v, out.view().permute({0, 2, 1, 3}), options);
+    return joined(layer, tape, out);
+}
+
+// ---- MLA -----------------------------------------------------------------------------------------------------------
+
+/// The keys of all heads, to look at.
+Value expanded_keys(Tape& tape, const Value& latent, const Value& rotary, const Value& up_key) {
+    const std::int64_t b = latent.extent(0), s = latent.extent(1), r = latent.extent(2);
+    const std::int64_t h = up_key.extent(0), n = up_key.extent(1), p = rotary ? rotary.extent(2) : 0;
+    const Value keys = tape.empty(latent.dtype(), {b, h, s, n + p});
+    const MutableView& all = keys.view();
+    matmul(tape.context(), latent.seen_as(0, {b, 1, s, r}, {s * r, s * r, r, 1}),
+           View(up_key.dtype(), up_key.view().data(), {1, h, r, n},
+                {0, up_key.view().stride(0), up_key.view().stride(2), up_key.view().stride(1)}),
+           all.slice(3, 0, n));
+    if (p > 0) {
+        for (std::int64_t i = 0; i < h; ++i) {
+            const MutableView head = all.slice(1, i, i + 1).slice(3, n, n + p);
+            convert(tape.context(),
+                    View(rotary.dtype(), rotary.view().data(), {b, 1, s, p},
+                         {rotary.view().stride(0), 0, rotary.view().stride(1), rotary.view().stride(2)}),
+                    head);
+        }
+    }
+    return keys;
+}
+
+Value latent_attention(Tape& tape, const AttentionLayer& layer, const Value& x, const AttentionCall& call) {
+    const LatentAttention& l = *layer.config.latent;
+    const std::int64_t b = x.extent(0), t = x.extent(1), r = l.kv_rank, p = l.rope_size;
+    Value q = layer.q_down ? layer.q_up(tape, layer.q_latent_norm(tape, layer.q_down(tape, x))) : layer.q(tape, x);
+    q = heads_of(q, layer.config.heads, l.nope_size + p);
+    const Value down = layer.kv_down(tape, x);
+    const Value latent = layer.kv_latent_norm(tape, down.slice(2, 0, r));
+    Value rotary;
+    const bool in_cache = call.caches != nullptr && call.rotate_in_cache && rope_grows(layer.config);
+    if (p > 0) {
+        const Value key = heads_of(down, {.begin = r, .stride = p}, 1, p);
+        if (in_cache) {
+            rotary = down.slice(2, r, r + p);
+        } else {
+            rotary = rotated(tape, layer, call, key).permute({0, 2, 1, 3}).reshape({b, t, p});
+            q = rotated(tape, layer, call, q, l.nope_size);
+        }
+    }
+    const AttentionLearned learned{.bias = call.bias, .sinks = wide(tape, layer.sinks.on(tape))};
+    AttentionOptions options = options_of(layer, call);
+    const Value up_key = layer.up_key.on(tape), up_value = layer.up_value.on(tape);
+    if (call.caches == nullptr) {
+        if (call.weights != nullptr) {
+            capture(tape, q, expanded_keys(tape, latent, rotary, up_key), options, learned, *call.weights);
+        }
+        return joined(layer, tape, mla_attend(tape, q, latent, rotary, up_key, up_value, options, learned));
+    }
+    if (learned.sinks) { options.sinks = learned.sinks; }
+    const Value rows = tape.empty(x.dtype(), {1, 1, t, r + p});
+    convert(tape.context(), latent.reshape({1, 1, t, r}), rows.slice(3, 0, r).view());
+    if (p > 0) {
+        convert(tape.context(),
+                View(rotary.dtype(), rotary.view().data(), {1, 1, t, p}, {0, 0, rotary.view().stride(1), 1}),
+                rows.slice(3, r, r + p).view());
+    }
+    const Value out = tape.empty(x.dtype(), {1, t, layer.config.heads, l.value_size});
+    const auto same_type = [&](const Value& weight) -> Value {
+        if (weight.dtype() == x.dtype()) { return weight; }
+        const Value copy = tape.empty(x.dtype(), weight.shape());
+        convert(tape.context(), weight, copy.view());
+        return copy;
+    };
+    cached_mla_attend(tape.context(), *call.caches, q, rows,
+                      {.up_key = same_type(up_key), .up_value = same_type(up_value)}, out.view().permute({0, 2, 1, 3}),
+                      options);
+    return joined(layer, tape, out);
+}
+
+// ---- Linear, Infini ------------------------------------------------------------------------------------------------
+
+void refuse_capture(const AttentionCall& call, const char* core) {
+    if (call.weights != nullptr) {
+        throw Error(std::string("[forward] capture: expected no attention weights of ") + core +
+                    " attention, which has none, got a request for them");
+    }
+}
+
+Value linear_core(Tape& tape, const AttentionLayer& layer, const Value& x, const AttentionCall& call) {
+    refuse_capture(call, "linear");
+    Heads h = project(tape, layer, x, call.memory);
+    h.q = rotated(tape, layer, call, h.q);
+    h.k = rotated(tape, layer, call, h.k);
+    LinearAttentionOptions options;
+    options.feature = layer.config.feature;
+    options.causal = call.causal && !layer.cross;
+    options.normalise = layer.config.normalise;
+    if (!layer.decay.empty() && options.causal) {
+        options.decay = View(layer.decay.data(), {static_cast<std::int64_t>(layer.decay.size())});
+    }
+    if (call.caches != nullptr) {
+        const Value out = tape.empty(x.dtype(), {1, x.extent(1), layer.config.heads, layer.config.value_size});
+        cached_linear_attend(tape.context(), *call.caches, h.q, h.k, h.v, out.view().permute({0, 2, 1, 3}), options);
+        return joined(layer, tape, out);
+    }
+    if (call.allow && !call.lengths) {
+        throw Error("[forward] attention_mask: expected padding at the end for linear attention, got it elsewhere");
+    }
+    options.key_lengths = call.lengths;
+    return joined(layer, tape, linear_attend(tape, h.q, h.k, h.v, options));
+}
+
+Value infini_core(Tape& tape, const AttentionLayer& layer, const Value& x, const AttentionCall& call) {
+    refuse_capture(call, "Infini-");
+    const Heads plain = project(tape, layer, x, call.memory);
+    Heads h = plain;
+    h.q = rotated(tape, layer, call, h.q);
+    h.k = rotated(tape, layer, call, h.k);
+    InfiniOptions options;
+    options.segment = layer.config.segment;
+    options.update = layer.config.update;
+    options.local.scale = layer.config.scale;
+    options.local.softcap = layer.config.softcap;
+    options.local.window.left = layer.config.window.left;
+    options.local.kernel = call.kernel;
+    const Value sinks = wide(tape, layer.sinks.on(tape));
+    if (sinks) { options.local.sinks = sinks; }
+    const Value gates = wide(tape, layer.gates.on(tape));
+    // The memory is of all positions alike: it sees queries and keys that have not turned.
+    const bool turned = layer.config.rope.has_value();
+    if (call.caches != nullptr) {
+        const Value out = tape.empty(x.dtype(), {1, x.extent(1), layer.config.heads, layer.config.value_size});
+        if (turned) {
+            options.memory_q = plain.q;
+            options.memory_k = plain.k;
+        }
+        cached_infini_attend(tape.context(), *call.caches, h.q, h.k, h.v, gates, out.view().permute({0, 2, 1, 3}),
+                             options);
+        return joined(layer, tape, out);
+    }
+    if (call.allow && !call.lengths) {
+        throw Error("[forward] attention_mask: expected padding at the end for Infini-attention, got it elsewhere");
+    }
+    const InfiniMemoryInputs memory{.q = turned ? plain.q : Value(), .k = turned ? plain.k : Value()};
+    return joined(layer, tape, infini_attend(tape, h.q, h.k, h.v, gates, options, memory));
+}
+
+}  // namespace
+
+void AttentionLayer::prepare() {
+    if (config.rope) { table = rope_table(*config.rope); }
+    decay.clear();
+    if (config.core == AttentionCore::linear && config.decay) {
+        for (std::int64_t h = 0; h < config.heads; ++h) {
+            decay.push_back(1 - std::exp2(-5.0 - static_cast<double>(h) * 8 / static_cast<double>(config.heads)));
+        }
+    }
+}
+
+Value AttentionLayer::operator()(Tape& tape, const Value& x, const AttentionCall& call) const {
+    if (config.latent) { return latent_attention(tape, *this, x, call); }
+    switch (config.core) {
+        case AttentionCore::softmax: return softmax_attention(tape, *this, x, call);
+        case AttentionCore::linear: return linear_core(tape, *this, x, call);
+        case AttentionCore::infini: return infini_core(tape, *this, x, call);
+    }
+    return {};
+}
+
+void AttentionLayer::fill_caches(Tape& tape, const Value& memory, const CacheBatch& caches) const {
+    const Value keys = k(tape, memory), values = v(tape, memory);
+    cache_append(tape.context(), caches, heads_of(keys, config.kv_heads, config.head_size),
+                 heads_of(values, config.kv_heads, config.value_size));
+}
+
+CacheConfig AttentionLayer::cache_config(bool rotate_in_cache) const {
+    CacheConfig c;
+    c.kv_heads = config.kv_heads;
+    c.head_size = config.head_size;
+    c.value_size = config.value_size;
+    if (!cross && rotate_in_cache && rope_grows(config)) { c.rope = config.rope; }
+    if (config.latent) {
+        c.kind = CacheKind::latent;
+        c.kv_heads = 1;
+        c.head_size = config.latent->kv_rank + config.latent->rope_size;
+        c.value_size = config.latent->kv_rank;
+    } else if (config.core == AttentionCore::linear) {
+        c.kind = CacheKind::linear;
+        c.states = config.decay ? config.heads : 0;
+        c.normalise = config.normalise;
+    } else if (config.core == AttentionCore::infini) {
+        c.kind = CacheKind::infini;
+        c.segment = config.segment;
+        c.memory_keys = config.rope.has_value();
+    }
+    return c;
+}
+
+}  // namespace heed
