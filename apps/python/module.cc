@@ -18,6 +18,7 @@ NB_MODULE(_core, m) {
     bind_convert_heads(m);
     bind_random(m);
     bind_safetensors(m);
+    bind_model(m);
     bind_sizes(m);
     bind_tokenizer(m);
     bind_walkthrough(m);

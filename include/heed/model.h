@@ -106,6 +106,8 @@ public:
 
     const ModelConfig& config() const;
     Parameters& parameters() const;
+    /// New numbers for a parameter, of its shape and any float type; they are kept in the type that it has.
+    void assign(std::string_view name, const View& value) const;
     /// Names of tensors in the files that the model has no use for.
     const std::vector<std::string>& unused_tensors() const;
     /// The folder it was loaded from; empty: none.

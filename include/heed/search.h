@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include <heed/context.h>
@@ -35,6 +36,12 @@ struct SearchOptions {
 /// source `prompt`. With the end token where one was reached. Ties go to the lowest id.
 HEED_API std::vector<std::int64_t> search(Context& context, Decoding& decoding, std::span<const std::int64_t> prompt,
                                           const SearchOptions& options = {});
+
+/// The same for every row of input_ids [B,T]: [B,L] i64, what `search` gives for each, padding of the prompt kept in
+/// front of it and padding behind what is shorter. Tokens that attention_mask hides are left out of the computation.
+/// Rows do not influence one another.
+HEED_API Tensor search_rows(Context& context, const Model& model, const View& input_ids, const View& attention_mask,
+                            const SearchOptions& options = {}, const std::string& kernel = {});
 
 /// Room in the caches that a search needs.
 HEED_API DecodingOptions search_room(std::int64_t prompt, const SearchOptions& options);

@@ -5,6 +5,8 @@
 #include <limits>
 #include <numeric>
 
+#include "base/dispatch.h"
+
 namespace heed {
 namespace {
 
@@ -230,6 +232,51 @@ DecodingOptions search_room(std::int64_t prompt, const SearchOptions& options) {
     const std::int64_t length = prompt + options.max_new_tokens + 1;
     // While beams are chosen anew, parents and children exist at once.
     return {.tokens = length * 2 * options.num_beams, .sequences = 2 * options.num_beams + 1};
+}
+
+Tensor search_rows(Context& context, const Model& model, const View& input_ids, const View& attention_mask,
+                   const SearchOptions& options, const std::string& kernel) {
+    const ModelConfig& c = model.config();
+    if (!input_ids || input_ids.rank() != 2 || (input_ids.dtype() != DType::i64 && input_ids.dtype() != DType::i32)) {
+        throw Error(
+            "[search_rows] input_ids: expected i64 or i32 [batch, tokens], got " +
+            (input_ids ? std::string(name_of(input_ids.dtype())) + " " + to_string(input_ids.shape()) : "none"));
+    }
+    if (attention_mask && !(attention_mask.shape() == input_ids.shape())) {
+        throw Error("[search_rows] attention_mask: expected shape " + to_string(input_ids.shape()) + ", got " +
+                    to_string(attention_mask.shape()));
+    }
+    const std::int64_t batch = input_ids.extent(0), tokens = input_ids.extent(1);
+    std::vector<std::vector<std::int64_t>> rows;
+    std::size_t longest = 0;
+    for (std::int64_t b = 0; b < batch; ++b) {
+        std::vector<std::int64_t> whole, prompt;
+        for (std::int64_t t = 0; t < tokens; ++t) {
+            whole.push_back(
+                read_integer(input_ids.dtype(), input_ids.data(), b * input_ids.stride(0) + t * input_ids.stride(1)));
+            const bool there =
+                !attention_mask || read_number(attention_mask.dtype(), attention_mask.data(),
+                                               b * attention_mask.stride(0) + t * attention_mask.stride(1)) != 0;
+            if (there) { prompt.push_back(whole.back()); }
+        }
+        DecodingOptions room = search_room(static_cast<std::int64_t>(prompt.size()), options);
+        room.kernel = kernel;
+        Decoding decoding(model, room);
+        std::vector<std::int64_t> row = search(context, decoding, prompt, options);
+        if (c.kind == ModelKind::decoder) {
+            whole.insert(whole.end(), row.begin() + static_cast<std::ptrdiff_t>(prompt.size()), row.end());
+            row = std::move(whole);
+        }
+        longest = std::max(longest, row.size());
+        rows.push_back(std::move(row));
+    }
+    const std::int64_t padding = c.pad ? *c.pad : c.eos.empty() ? 0 : c.eos[0];
+    Tensor result(DType::i64, {batch, static_cast<std::int64_t>(longest)});
+    std::fill_n(result.as<std::int64_t>(), result.elements(), padding);
+    for (std::size_t b = 0; b < rows.size(); ++b) {
+        std::ranges::copy(rows[b], result.as<std::int64_t>() + b * longest);
+    }
+    return result;
 }
 
 std::vector<std::int64_t> search(Context& context, Decoding& decoding, std::span<const std::int64_t> prompt,

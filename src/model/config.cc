@@ -166,7 +166,9 @@ void complete_feed_forward(const ConfigChecker& check, std::int64_t d_model, Fee
 
 void complete_stack(const std::string& name, const ModelConfig& m, StackConfig& stack) {
     const ConfigChecker check(name + ".");
-    check.range("layers", static_cast<std::int64_t>(stack.layers.size()), 1, shape_limit::layers);
+    // The deepest public models have some 130; what claims more is refused before anything is made of it.
+    constexpr std::int64_t most_layers = 512;
+    check.range("layers", static_cast<std::int64_t>(stack.layers.size()), 1, most_layers);
     check.real("norm.eps", stack.norm.eps, 0, 1);
     if (stack.cross && stack.placement == Placement::parallel) {
         check.refuse("placement", "one other than parallel with cross-attention", "parallel");

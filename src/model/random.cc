@@ -102,6 +102,21 @@ Model Model::random(const ModelConfig& config, const RandomOptions& options) {
     return Model(std::move(state));
 }
 
+void Model::assign(std::string_view name, const View& value) const {
+    Parameter* parameter = state_->parameters.find(name);
+    if (parameter == nullptr) {
+        throw Error("[Model::assign] name: expected a parameter of the model, got " + std::string(name));
+    }
+    if (!value || !is_floating(value.dtype()) || !(value.shape() == parameter->value.shape())) {
+        throw Error("[Model::assign] " + std::string(name) + ": expected floats of shape " +
+                    to_string(parameter->value.shape()) + ", got " +
+                    (value ? std::string(name_of(value.dtype())) + " " + to_string(value.shape()) : "none"));
+    }
+    // Copied first: the numbers may come from the parameter itself, and mapped files are not written to.
+    parameter->memory = Tensor::copy_of(value).to(parameter->value.dtype());
+    parameter->value = parameter->memory.view();
+}
+
 const ModelConfig& Model::config() const { return state_->config; }
 Parameters& Model::parameters() const { return state_->parameters; }
 const std::vector<std::string>& Model::unused_tensors() const { return state_->unused; }

@@ -121,52 +121,13 @@ struct FileInputs {
     }
 };
 
-std::vector<std::int64_t> integers_of(const View& view) {
-    const Tensor copy = Tensor::copy_of(view);
-    std::vector<std::int64_t> result;
-    for (std::int64_t i = 0; i < copy.elements(); ++i) {
-        result.push_back(copy.dtype() == DType::i32 ? copy.as<std::int32_t>()[i] : copy.as<std::int64_t>()[i]);
-    }
-    return result;
-}
-
-bool integral(const View& view) { return view.dtype() == DType::i64 || view.dtype() == DType::i32; }
-
-/// Tokens of the first row that are there.
-struct Prompt {
-    std::vector<std::int64_t> whole;  ///< with padding
-    std::vector<std::int64_t> tokens;
-
-    explicit Prompt(const ForwardInputs& row) {
-        if (!integral(row.input_ids)) {
-            throw UsageError("input_ids: expected i64 or i32, got " + std::string(name_of(row.input_ids.dtype())));
-        }
-        whole = integers_of(row.input_ids);
-        std::vector<std::int64_t> mask(whole.size(), 1);
-        if (row.attention_mask && integral(row.attention_mask)) { mask = integers_of(row.attention_mask); }
-        for (std::size_t i = 0; i < whole.size(); ++i) {
-            if (i >= mask.size() || mask[i] != 0) { tokens.push_back(whole[i]); }
-        }
-    }
-};
-
 Tensor searched(Context& context, const Model& model, const ForwardInputs& row, const BeamRequest& request,
                 const std::string& kernel) {
-    const Prompt prompt(row);
     SearchOptions options;
     options.max_new_tokens = options.min_new_tokens = request.tokens;
     options.num_beams = request.beams;
     options.early_stopping = EarlyStopping::yes;
-    DecodingOptions room = search_room(static_cast<std::int64_t>(prompt.tokens.size()), options);
-    room.kernel = kernel;
-    Decoding decoding(model, room);
-    std::vector<std::int64_t> ids = search(context, decoding, prompt.tokens, options);
-    if (model.config().kind == ModelKind::decoder) {  // the padding in front stays in front
-        std::vector<std::int64_t> text = prompt.whole;
-        text.insert(text.end(), ids.begin() + static_cast<std::ptrdiff_t>(prompt.tokens.size()), ids.end());
-        ids = std::move(text);
-    }
-    return Tensor::copy_of(View(ids.data(), {1, static_cast<std::int64_t>(ids.size())}));
+    return search_rows(context, model, row.input_ids, row.attention_mask, options, kernel);
 }
 
 /// Loss of the first row, and gradients of all parameters.

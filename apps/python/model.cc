@@ -1,0 +1,275 @@
+#include <heed/model.h>
+#include <heed/search.h>
+
+#include <nanobind/stl/filesystem.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/string_view.h>
+#include <nanobind/stl/vector.h>
+
+#include "array.h"
+#include "context.h"
+#include "keywords.h"
+#include "module.h"
+
+namespace heed::python {
+
+namespace {
+
+/// Ids as heed takes them, for the length of a call. A list of numbers, or one axis, is one row.
+class Ids {
+public:
+    Ids(const char* function, const char* argument, nb::handle object) {
+        if (object.is_none()) { return; }
+        if (nb::isinstance<nb::list>(object) || nb::isinstance<nb::tuple>(object)) {
+            // Lists of lists are for NumPy to understand.
+            array_object_ = nb::module_::import_("numpy").attr("asarray")(object);
+            object = array_object_;
+        }
+        array_ = Array(function, argument, object);
+    }
+    View view() const {
+        const View seen = array_.view();
+        return seen && seen.rank() == 1 ? View(seen.dtype(), seen.data(), {1, seen.extent(0)}, {0, seen.stride(0)})
+                                        : seen;
+    }
+
+private:
+    nb::object array_object_;
+    Array array_;
+};
+
+struct PassInputs {
+    PassInputs(const char* function, nb::handle input_ids, nb::handle attention_mask, nb::handle position_ids,
+               nb::handle token_type_ids, nb::handle decoder_input_ids)
+        : ids(function, "input_ids", input_ids),
+          mask(function, "attention_mask", attention_mask),
+          positions(function, "position_ids", position_ids),
+          types(function, "token_type_ids", token_type_ids),
+          decoder_ids(function, "decoder_input_ids", decoder_input_ids) {}
+    ForwardInputs all() const {
+        ForwardInputs inputs;
+        inputs.input_ids = ids.view();
+        inputs.attention_mask = mask.view();
+        inputs.position_ids = positions.view();
+        inputs.token_type_ids = types.view();
+        inputs.decoder_input_ids = decoder_ids.view();
+        return inputs;
+    }
+    Ids ids, mask, positions, types, decoder_ids;
+};
+
+bool asked(const std::vector<std::string>& capture, const char* what) {
+    bool found = false;
+    for (const std::string& each : capture) {
+        if (each != "hidden" && each != "attention") {
+            refuse("Model.forward", "capture", "\"hidden\" or \"attention\"", "\"" + each + "\"");
+        }
+        found = found || each == what;
+    }
+    return found;
+}
+
+nb::dict forward_(const Model& model, nb::handle input_ids, nb::handle attention_mask, nb::handle position_ids,
+                  nb::handle token_type_ids, nb::handle decoder_input_ids, const std::vector<std::string>& capture,
+                  const std::string& kernel, nb::handle context) {
+    const PassInputs inputs("Model.forward", input_ids, attention_mask, position_ids, token_type_ids,
+                            decoder_input_ids);
+    ForwardOptions options;
+    options.hidden = asked(capture, "hidden");
+    options.attention = asked(capture, "attention");
+    options.kernel = kernel;
+    Context& where = choose_context("Model.forward", context);
+    ForwardResult result;
+    without_gil([&] { result = model.forward(where, inputs.all(), options); });
+    nb::dict named;
+    for (const NamedView& each : result.named()) { named[nb::cast(each.name)] = copy_out(each.view, nb::none()); }
+    return named;
+}
+
+nb::dict gradients_(const Model& model, nb::handle input_ids, nb::handle labels, nb::handle attention_mask,
+                    nb::handle position_ids, nb::handle token_type_ids, nb::handle decoder_input_ids, bool recompute,
+                    const std::string& kernel, nb::handle context) {
+    const PassInputs inputs("Model.gradients", input_ids, attention_mask, position_ids, token_type_ids,
+                            decoder_input_ids);
+    const Ids targets("Model.gradients", "labels", labels.is_none() ? input_ids : labels);
+    Context& where = choose_context("Model.gradients", context);
+    Tensor loss;
+    without_gil([&] {
+        const Guard guard({&model.state()});
+        for (Parameter& parameter : model.parameters().list()) { parameter.gradient = Tensor(); }
+        Tape tape(where);
+        LossOptions options;
+        options.forward.recompute = recompute;
+        options.forward.kernel = kernel;
+        const Value value = model.loss(tape, inputs.all(), targets.view(), options);
+        tape.backward(value);
+        loss = Tensor::copy_of(value);
+    });
+    nb::dict named;
+    named["loss"] = copy_out(loss, nb::none());
+    for (Parameter& parameter : model.parameters().list()) {
+        if (parameter.gradient) {
+            named[nb::cast("grad." + parameter.name)] = copy_out(parameter.gradient, nb::none());
+            parameter.gradient = Tensor();
+        }
+    }
+    return named;
+}
+
+EarlyStopping early(nb::handle value) {
+    if (nb::isinstance<nb::bool_>(value)) { return nb::cast<bool>(value) ? EarlyStopping::yes : EarlyStopping::no; }
+    if (nb::isinstance<nb::str>(value) && nb::cast<std::string>(value) == "never") { return EarlyStopping::never; }
+    refuse("Model.generate", "early_stopping", "True, False or \"never\"", nb::cast<std::string>(nb::repr(value)));
+}
+
+nb::object generate_(const Model& model, nb::handle input_ids, nb::handle attention_mask, std::int64_t max_new_tokens,
+                     std::int64_t min_new_tokens, std::int64_t num_beams, double length_penalty,
+                     nb::handle early_stopping, const std::optional<std::vector<std::int64_t>>& eos_token_id,
+                     nb::handle context) {
+    const Ids ids("Model.generate", "input_ids", input_ids);
+    const Ids mask("Model.generate", "attention_mask", attention_mask);
+    SearchOptions options;
+    options.max_new_tokens = max_new_tokens;
+    options.min_new_tokens = min_new_tokens;
+    options.num_beams = num_beams;
+    options.length_penalty = length_penalty;
+    options.early_stopping = early(early_stopping);
+    options.eos = eos_token_id;
+    Context& where = choose_context("Model.generate", context);
+    Tensor result;
+    without_gil([&] { result = search_rows(where, model, ids.view(), mask.view(), options); });
+    return copy_out(result, nb::none());
+}
+
+nb::dict state_dict_(const Model& model) {
+    nb::dict result;
+    for (const Parameter& parameter : model.parameters().list()) {
+        result[nb::cast(parameter.name)] = copy_out(parameter.value, nb::none());
+    }
+    return result;
+}
+
+void load_state_dict_(const Model& model, const nb::dict& tensors) {
+    for (const auto [name, value] : tensors) {
+        const auto text = nb::cast<std::string>(name);
+        const Array array("Model.load_state_dict", "tensors", value);
+        model.assign(text, array.view());
+    }
+}
+
+}  // namespace
+
+void bind_model(nb::module_& m) {
+    nb::class_<Model>(m, "Model",
+                      R"doc(A transformer: encoder, decoder or encoder-decoder, with weights.
+
+Model(config) makes one with fresh weights: config is heed's own, as text or as a dict (see docs/models.md), or the
+config.json of a public family. heed.load(folder) loads a checkpoint.
+
+>>> config = {"model_type": "heed", "vocab": 16, "d_model": 8, "decoder": {"layers": 1, "attention": {"heads": 2}}}
+>>> model = heed.Model(config, seed=1)
+>>> model.forward([[1, 2, 3]])["logits"].shape
+(1, 3, 16))doc")
+        .def(
+            "__init__",
+            [](Model* self, nb::handle config, std::uint64_t seed, nb::handle dtype) {
+                const std::string text =
+                    nb::isinstance<nb::str>(config)
+                        ? nb::cast<std::string>(config)
+                        : nb::cast<std::string>(nb::module_::import_("json").attr("dumps")(config));
+                const std::string type = nb::cast<std::string>(dtype);
+                RandomOptions options;
+                options.seed = seed;
+                bool known = false;
+                for (const DType each : {DType::f32, DType::bf16, DType::f16, DType::f64}) {
+                    if (type == name_of(each)) {
+                        options.dtype = each;
+                        known = true;
+                    }
+                }
+                if (!known) { refuse("Model", "dtype", "f32, bf16, f16 or f64", type); }
+                new (self) Model(Model::random(read_model_config(text), options));
+            },
+            nb::arg("config"), nb::arg("seed") = 0, nb::arg("dtype") = "f32",
+            nb::sig("def __init__(self, config: str | dict[str, Any], seed: int = 0, dtype: str = 'f32') -> None"))
+        .def("forward", forward_, nb::arg("input_ids"), nb::arg("attention_mask") = nb::none(),
+             nb::arg("position_ids") = nb::none(), nb::arg("token_type_ids") = nb::none(),
+             nb::arg("decoder_input_ids") = nb::none(), nb::arg("capture") = std::vector<std::string>(),
+             nb::arg("kernel") = "", nb::arg("context") = nb::none(),
+             nb::sig("def forward(self, input_ids: Any, attention_mask: Any = None, position_ids: Any = None, "
+                     "token_type_ids: Any = None, decoder_input_ids: Any = None, capture: Sequence[str] = (), "
+                     "kernel: str = '', context: Any = None) -> dict[str, Any]"),
+             R"doc(What the model computes, by name: logits [B,T,V] and, with capture, hidden.N and attention.N
+(encoder_attention.N, decoder_attention.N and cross_attention.N of an encoder-decoder). hidden.0 is the embedding, the
+last one stands behind the final norm. A model without a head gives last_hidden_state.
+
+>>> config = {"model_type": "heed", "vocab": 16, "d_model": 8, "decoder": {"layers": 1, "attention": {"heads": 2}}}
+>>> sorted(heed.Model(config).forward([[1, 2, 3]], capture=("hidden", "attention")))
+['attention.0', 'hidden.0', 'hidden.1', 'logits'])doc")
+        .def("gradients", gradients_, nb::arg("input_ids"), nb::arg("labels") = nb::none(),
+             nb::arg("attention_mask") = nb::none(), nb::arg("position_ids") = nb::none(),
+             nb::arg("token_type_ids") = nb::none(), nb::arg("decoder_input_ids") = nb::none(),
+             nb::arg("recompute") = false, nb::arg("kernel") = "", nb::arg("context") = nb::none(),
+             nb::sig("def gradients(self, input_ids: Any, labels: Any = None, attention_mask: Any = None, "
+                     "position_ids: Any = None, token_type_ids: Any = None, decoder_input_ids: Any = None, "
+                     "recompute: bool = False, kernel: str = '', context: Any = None) -> dict[str, Any]"),
+             R"doc(The mean cross-entropy as "loss" and its gradient of every parameter as "grad.NAME".
+
+labels [B,T], -100 where there is none: of a decoder the inputs themselves (absent: they are; they are shifted by one
+inside), of an encoder what stands at each place, of an encoder-decoder the target.
+
+>>> config = {"model_type": "heed", "vocab": 16, "d_model": 8, "decoder": {"layers": 1, "attention": {"heads": 2}}}
+>>> heed.Model(config).gradients([[1, 2, 3]])["grad.embedding.weight"].shape
+(16, 8))doc")
+        .def(
+            "generate", generate_, nb::arg("input_ids"), nb::arg("attention_mask") = nb::none(),
+            nb::arg("max_new_tokens") = 20, nb::arg("min_new_tokens") = 0, nb::arg("num_beams") = 1,
+            nb::arg("length_penalty") = 1.0, nb::arg("early_stopping") = false, nb::arg("eos_token_id") = nb::none(),
+            nb::arg("context") = nb::none(),
+            nb::sig("def generate(self, input_ids: Any, attention_mask: Any = None, max_new_tokens: int = 20, "
+                    "min_new_tokens: int = 0, num_beams: int = 1, length_penalty: float = 1.0, "
+                    "early_stopping: bool | Literal['never'] = False, eos_token_id: Sequence[int] | None = None, "
+                    "context: Any = None) -> Any"),
+            R"doc(The most probable continuation, greedily or with beams: prompt and continuation, or the decoder's sequence.
+
+>>> config = {"model_type": "heed", "vocab": 16, "d_model": 8, "decoder": {"layers": 1, "attention": {"heads": 2}}}
+>>> heed.Model(config).generate([[1, 2, 3]], max_new_tokens=4).shape
+(1, 7))doc")
+        .def("state_dict", state_dict_, nb::sig("def state_dict(self) -> dict[str, Any]"),
+             "Copies of all parameters by name, as the checkpoint has them.")
+        .def("load_state_dict", load_state_dict_, nb::arg("tensors"),
+             nb::sig("def load_state_dict(self, tensors: dict[str, Any]) -> None"),
+             "New numbers for the parameters named; shapes must agree. What is not named stays.")
+        .def(
+            "save", [](const Model& model, const std::filesystem::path& folder) { model.save(folder); },
+            nb::arg("folder"), nb::sig("def save(self, folder: str | os.PathLike[str]) -> None"),
+            "Writes config.json and model.safetensors in the form that the model was loaded from.")
+        .def_prop_ro(
+            "config", [](const Model& model) { return write_model_config(model.config()); },
+            "What the model is, as JSON text in heed's own form.")
+        .def_prop_ro(
+            "parameters", [](const Model& model) { return model.parameters().elements(); }, "How many numbers it has.")
+        .def_prop_ro(
+            "unused_tensors", [](const Model& model) { return model.unused_tensors(); },
+            "Tensors of the files that the model has no use for.");
+    m.def(
+        "load",
+        [](const std::filesystem::path& folder, bool copy) {
+            std::optional<Model> model;
+            without_gil([&] { model = Model::load(folder, {.copy = copy}); });
+            return *model;
+        },
+        nb::arg("folder"), nb::arg("copy") = false,
+        nb::sig("def load(folder: str | os.PathLike[str], copy: bool = False) -> Model"),
+        R"doc(A model from a folder with config.json and model.safetensors (or its shards), as Hugging Face writes them or as
+Model.save does. The files are mapped; copy reads them into memory.
+
+>>> config = {"model_type": "heed", "vocab": 16, "d_model": 8, "decoder": {"layers": 1, "attention": {"heads": 2}}}
+>>> heed.Model(config).save("tiny")
+>>> heed.load("tiny").parameters
+1032)doc");
+    m.def("model_families", model_families, "model_type names of config.json that heed.load knows.");
+}
+
+}  // namespace heed::python

@@ -1,0 +1,112 @@
+#include <heed/model.h>
+#include <heed/model_config.h>
+
+#include <gtest/gtest.h>
+
+namespace heed {
+namespace {
+
+std::string refusal(const std::string& text) {
+    try {
+        read_model_config(text);
+    } catch (const Error& error) { return error.what(); }
+    return "no error";
+}
+
+TEST(ModelConfig, WhatIsNotSaidHasADefault) {
+    const ModelConfig config =
+        read_model_config(R"({"vocab": 100, "d_model": 64, "decoder": {"layers": 3, "positions": {"kind": "rope"}}})");
+    EXPECT_EQ(config.family, "heed");
+    ASSERT_EQ(config.decoder.layers.size(), 3U);
+    const AttentionConfig& attention = config.decoder.layers[2].attention;
+    EXPECT_EQ(attention.kv_heads, 8);
+    EXPECT_EQ(attention.head_size, 8);
+    EXPECT_EQ(attention.rope->size, 8);
+    EXPECT_TRUE(config.decoder.causal);
+    EXPECT_EQ(config.decoder.layers[0].feed_forward.size, 256);
+}
+
+TEST(ModelConfig, APatternIsRepeatedOverTheLayers) {
+    const ModelConfig config = read_model_config(R"({"vocab": 100, "d_model": 64, "decoder": {"layers": 5,
+        "attention": {"heads": 4}, "pattern": [{"attention": {"core": "linear"}}, {}, {"feed_forward": {"size": 7}}]}})");
+    const auto& layers = config.decoder.layers;
+    EXPECT_EQ(layers[0].attention.core, AttentionCore::linear);
+    EXPECT_EQ(layers[1].attention.core, AttentionCore::softmax);
+    EXPECT_EQ(layers[3].attention.core, AttentionCore::linear);
+    EXPECT_EQ(layers[2].feed_forward.size, 7);
+    EXPECT_EQ(layers[4].attention.heads, 4);
+}
+
+TEST(ModelConfig, WrittenAndReadAgainIsTheSame) {
+    const std::string text = R"({"vocab": 50, "d_model": 24, "kind": "encoder_decoder", "decoder_start": 3, "eos": [2],
+        "encoder": {"layers": 2, "attention": {"heads": 2}, "positions": {"kind": "relative"}},
+        "decoder": {"layers": 2, "positions": {"kind": "rope"}, "pattern": [
+            {"attention": {"heads": 3, "rope": {"theta": 500.0, "scaling": {"type": "yarn", "factor": 4.0,
+                "trained": 32, "attention_factor": null}}}}, {"attention": {"heads": 6, "kv_heads": 2}}]}})";
+    const std::string once = write_model_config(read_model_config(text));
+    EXPECT_EQ(write_model_config(read_model_config(once)), once);
+    EXPECT_NE(once.find("\"yarn\""), std::string::npos);
+}
+
+TEST(ModelConfig, MistakesNameTheLineAndTheKey) {
+    EXPECT_EQ(refusal("{\"vocab\": 10, \"d_model\": 8,\n \"decoder\": {\n  \"layers\": 1,\n  \"attention\": {\n"
+                      "    \"heads\": \"two\"}}}"),
+              "[read_model_config] line 5, \"decoder.attention.heads\": expected an integer, got \"two\"");
+    EXPECT_EQ(refusal("{\"vocab\": 10,\n \"dmodel\": 8}").substr(0, 48),
+              "[read_model_config] line 2, \"dmodel\": expected one");
+    EXPECT_EQ(refusal("{\"vocab\": 10, \"d_model\": 8, \"decoder\": {\"layers\": 1,\n\"pattern\": [{},\n"
+                      "{\"attention\": {\"core\": \"fast\"}}]}}"),
+              "no error")
+        << "the pattern's second entry belongs to no layer";
+    EXPECT_EQ(refusal("{\"vocab\": 10, \"d_model\": 8, \"decoder\": {\"layers\": 2,\n\"pattern\": [{},\n"
+                      "{\"attention\": {\"core\": \"fast\"}}]}}"),
+              "[read_model_config] line 3, \"decoder.pattern.1.attention.core\": expected one of softmax, linear, "
+              "infini, got \"fast\"");
+    EXPECT_EQ(refusal(R"({"vocab": 10, "d_model": 9, "decoder": {"layers": 1, "attention": {"heads": 2}}})"),
+              "[checked] decoder.layers[0].attention.heads: expected a divisor of d_model 9, got 2");
+    EXPECT_EQ(refusal(R"({"vocab": 0, "d_model": 8, "decoder": {"layers": 1}})"),
+              "[checked] vocab: expected 1 to 1073741824, got 0");
+}
+
+TEST(ModelConfig, HugeClaimsAreRefusedBeforeAnythingIsMade) {
+    EXPECT_NE(
+        refusal(R"({"vocab": 10, "d_model": 8, "decoder": {"layers": 1000}})").find("expected 1 to 512, got 1000"),
+        std::string::npos);
+    const ModelConfig large = read_model_config(
+        R"({"vocab": 100000, "d_model": 1048576, "decoder": {"layers": 100, "attention": {"heads": 128}}})");
+    EXPECT_THROW(Model::random(large), Error);
+}
+
+TEST(ModelConfig, FamiliesSayWhatHeedLacks) {
+    EXPECT_NE(refusal(R"({"model_type": "mamba"})").find("model_type: expected one of bart, bert, bloom"),
+              std::string::npos);
+    const std::string llama = R"("model_type": "llama", "hidden_size": 8, "num_attention_heads": 2,
+        "num_hidden_layers": 1, "intermediate_size": 8, "vocab_size": 10)";
+    EXPECT_EQ(refusal("{" + llama + "}"), "no error");
+    EXPECT_NE(refusal("{" + llama + R"(, "hidden_act": "mish"})").find("hidden_act: expected an activation"),
+              std::string::npos);
+    EXPECT_NE(refusal("{" + llama + R"(, "rope_scaling": {"type": "new"}})").find("rope_type"), std::string::npos);
+    EXPECT_NE(refusal("{" + llama + R"(, "quantization_config": {"bits": 4}})").find("quantization_config"),
+              std::string::npos);
+}
+
+TEST(ModelConfig, TheModelOf2017ByItsNumbers) {
+    const ModelConfig config = transformer_2017();
+    EXPECT_EQ(parameters(shape_of(config)).total, 63'045'632);
+    const Model small = Model::random(transformer_2017(50));
+    EXPECT_EQ(small.parameters().elements(), 63'045'632 - (37000 - 50) * 512);
+    Context context(2);
+    const std::vector<std::int64_t> source = {4, 7, 9, 3, 2}, target = {0, 8, 6};
+    const ForwardResult result = small.forward(
+        context, {.input_ids = View(source.data(), {1, 5}), .decoder_input_ids = View(target.data(), {1, 3})},
+        {.hidden = true, .attention = true});
+    EXPECT_EQ(to_string(result.logits.shape()), "[1, 3, 50]");
+    ASSERT_EQ(result.hidden.size(), 7U);
+    EXPECT_EQ(to_string(result.hidden[6].shape()), "[1, 3, 512]");
+    EXPECT_EQ(to_string(result.encoder_attention.at(5).shape()), "[1, 8, 5, 5]");
+    EXPECT_EQ(to_string(result.decoder_attention.at(5).shape()), "[1, 8, 3, 3]");
+    EXPECT_EQ(to_string(result.cross_attention.at(5).shape()), "[1, 8, 3, 5]");
+}
+
+}  // namespace
+}  // namespace heed
