@@ -268,7 +268,7 @@ Model.save does. The files are mapped; copy reads them into memory.
 >>> config = {"model_type": "heed", "vocab": 16, "d_model": 8, "decoder": {"layers": 1, "attention": {"heads": 2}}}
 >>> heed.Model(config).save("tiny")
 >>> heed.load("tiny").parameters
-1032)doc");
+920)doc");
     m.def("model_families", model_families, "model_type names of config.json that heed.load knows.");
 }
 
