@@ -14,6 +14,7 @@
 #include <heed/elementwise.h>
 #include <heed/embedding.h>
 #include <heed/error.h>
+#include <heed/evaluate.h>
 #include <heed/explain.h>
 #include <heed/infini_attention.h>
 #include <heed/inspect.h>
@@ -31,7 +32,9 @@
 #include <heed/positions.h>
 #include <heed/random.h>
 #include <heed/safetensors.h>
+#include <heed/sampling.h>
 #include <heed/search.h>
+#include <heed/serving.h>
 #include <heed/sizes.h>
 #include <heed/tape.h>
 #include <heed/tape_operations.h>

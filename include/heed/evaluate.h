@@ -1,0 +1,59 @@
+#pragma once
+/// What a model makes of texts: vectors, and how well it predicts or translates them.
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <heed/model.h>
+
+namespace heed {
+
+enum class Pooling : std::uint8_t {
+    mean,  ///< of the tokens that the mask shows
+    cls,   ///< the first token
+    last,  ///< the last one that the mask shows
+};
+
+struct EmbedOptions {
+    Pooling pooling = Pooling::mean;
+    bool normalise = true;  ///< to length 1
+    std::string kernel{};
+};
+
+/// One vector for each row of input_ids [B,T]: [B,d] f32, from the last layer's output.
+HEED_API Tensor embed(Context& context, const Model& model, const ForwardInputs& inputs,
+                      const EmbedOptions& options = {});
+
+struct ScoreOptions {
+    std::int64_t window = 0;  ///< tokens that the model sees at once; 0: what it was made for, at most 1024
+    std::int64_t stride = 0;  ///< tokens that a window is ahead of the one before; 0: half of it
+    std::string kernel{};
+};
+
+struct TextScore {
+    double negative_log_likelihood = 0;  ///< of all tokens that were predicted, natural logarithm
+    std::int64_t tokens = 0;             ///< those; the first token of a text is not
+    double perplexity() const;
+    /// Of a text of so many bytes.
+    double bits_per_byte(std::int64_t bytes) const;
+};
+
+/// How well a decoder predicts a text. Windows overlap: each token is predicted once, from as much before it as the
+/// stride leaves.
+HEED_API TextScore score_text(Context& context, const Model& model, std::span<const std::int64_t> ids,
+                              const ScoreOptions& options = {});
+
+struct Bleu {
+    double score = 0;           ///< 0 to 100
+    double precisions[4] = {};  ///< of 1 to 4 words, 0 to 100
+    double brevity_penalty = 1;
+    std::int64_t hypothesis_words = 0, reference_words = 0;
+};
+
+/// Corpus BLEU of translations against one reference each: words by mteval's 13a rules, zero counts smoothed by halves
+/// again and again, which is what sacreBLEU computes by default.
+HEED_API Bleu bleu(std::span<const std::string> hypotheses, std::span<const std::string> references);
+
+}  // namespace heed

@@ -1,0 +1,118 @@
+#pragma once
+/// Many texts continued at once over one pool of cache pages.
+///
+///     heed::ServingLoop loop(model, {.decoding = {.tokens = 1 << 16, .sequences = 64}});
+///     const auto id = loop.add({.prompt = ids, .max_new_tokens = 100});
+///     while (loop.step(context)) {}
+///     loop.take(id).tokens;
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <heed/context.h>
+#include <heed/model.h>
+#include <heed/sampling.h>
+#include <heed/tokenizer.h>
+
+namespace heed {
+
+enum class FinishReason : std::uint8_t {
+    running,    ///< not finished yet
+    length,     ///< max_new_tokens
+    end_token,  ///< one of eos
+    stop,       ///< a stop string
+    cancelled,
+};
+
+/// A token as it comes, and what it adds to the text where there is a tokenizer. Return false: enough.
+using TokenCallback = std::function<bool(std::int64_t token, const std::string& text)>;
+
+struct Request {
+    /// Of a decoder: the text to continue, at least one token. Of an encoder-decoder: the source.
+    std::vector<std::int64_t> prompt{};
+    std::int64_t max_new_tokens = 20;
+    std::int64_t min_new_tokens = 0;
+    SamplingOptions sampling{};
+    /// Names the random numbers together with the seed: equal requests with equal names give equal texts.
+    std::uint64_t sequence = 0;
+    std::optional<std::vector<std::int64_t>> eos = std::nullopt;  ///< absent: the model's
+    std::vector<std::string> stop{};                              ///< needs a tokenizer
+    TokenCallback on_token{};
+};
+
+struct Generated {
+    std::vector<std::int64_t> tokens{};  ///< the new ones, with the end token where one came
+    std::string text{};                  ///< of them, up to a stop string; empty without a tokenizer
+    FinishReason reason = FinishReason::running;
+    double first_token_seconds = 0;  ///< since add
+    double seconds = 0;              ///< since add, to the last one
+};
+
+/// Tokens that a cheap guess proposes and the model checks, several in one step. What comes out is what comes out
+/// without it.
+struct Speculation {
+    std::int64_t tokens = 0;  ///< proposed at once; 0: none
+    std::int64_t ngram = 3;   ///< what followed the last so many tokens earlier in the text is proposed
+    /// A smaller model with the same vocabulary that proposes instead.
+    std::optional<Model> draft = std::nullopt;
+};
+
+struct ServingOptions {
+    DecodingOptions decoding{};
+    std::int64_t prefill_tokens = 512;  ///< of prompts in one step at most; longer prompts take several
+    bool share_prefixes = true;         ///< a prompt that begins like a running text takes over its pages
+    Speculation speculation{};
+    std::optional<Tokenizer> tokenizer = std::nullopt;
+};
+
+struct ServingStatistics {
+    std::int64_t steps = 0, prefilled = 0, decoded = 0;  ///< prefilled: prompt tokens computed, again ones included
+    std::int64_t shared = 0;                             ///< prompt tokens that were not computed, as others had them
+    std::int64_t evictions = 0;
+    std::int64_t proposed = 0, accepted = 0;
+};
+
+/// Requests join and leave a running batch. Where pages run out, the request that came last gives its own back and
+/// is computed again later. A request's tokens do not depend on its neighbours.
+///
+/// One thread at a time.
+class HEED_API ServingLoop {
+public:
+    using Id = std::int64_t;
+
+    explicit ServingLoop(const Model& model, const ServingOptions& options = {});
+    ServingLoop(ServingLoop&&) noexcept;
+    ServingLoop& operator=(ServingLoop&&) noexcept;
+    ~ServingLoop();
+
+    /// Error where it can never be served: no tokens, ids beyond the vocabulary, more than the pool holds.
+    Id add(Request request);
+    /// It stops with what it has; nothing happens to one that has finished.
+    void cancel(Id id);
+    /// One step of all that run; false when nothing is left to do.
+    bool step(Context& context);
+    /// Until nothing is left.
+    void run(Context& context);
+
+    bool finished(Id id) const;
+    /// The result so far; of a finished request it is handed over, and the id is forgotten.
+    Generated take(Id id);
+
+    std::int64_t waiting() const;
+    std::int64_t running() const;
+    std::int64_t free_pages() const;
+    const ServingStatistics& statistics() const;
+
+private:
+    struct State;
+    std::unique_ptr<State> state_;
+};
+
+/// One text to its end; `options.decoding` is made as large as it needs.
+HEED_API Generated generate(Context& context, const Model& model, Request request, ServingOptions options = {});
+
+}  // namespace heed

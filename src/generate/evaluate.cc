@@ -1,0 +1,143 @@
+#include <heed/evaluate.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace heed {
+namespace {
+
+double at(const View& view, std::int64_t row, std::int64_t column) {
+    const auto* bytes = static_cast<const std::byte*>(view.data());
+    const std::int64_t n = row * view.stride(0) + column * view.stride(1);
+    switch (view.dtype()) {
+        case DType::i64: return static_cast<double>(reinterpret_cast<const std::int64_t*>(bytes)[n]);
+        case DType::i32: return static_cast<double>(reinterpret_cast<const std::int32_t*>(bytes)[n]);
+        default: return static_cast<double>(reinterpret_cast<const std::uint8_t*>(bytes)[n]);
+    }
+}
+
+/// How much each token counts for the vector of its row.
+std::vector<double> pooling_weights(const ForwardInputs& inputs, Pooling pooling, std::int64_t row) {
+    const std::int64_t length = inputs.input_ids.extent(1);
+    std::vector<double> weights(static_cast<std::size_t>(length), 1);
+    if (inputs.attention_mask) {
+        for (std::int64_t t = 0; t < length; ++t) {
+            weights[static_cast<std::size_t>(t)] = at(inputs.attention_mask, row, t) != 0 ? 1 : 0;
+        }
+    }
+    const auto shown = std::find(weights.begin(), weights.end(), 1.0);
+    if (shown == weights.end()) {
+        throw Error("[embed] attention_mask: expected a token in every row, got none in row " + std::to_string(row));
+    }
+    if (pooling == Pooling::mean) { return weights; }
+    const auto last = std::find(weights.rbegin(), weights.rend(), 1.0).base() - 1;
+    const auto kept = pooling == Pooling::cls ? shown : last;
+    const auto index = static_cast<std::size_t>(kept - weights.begin());
+    std::fill(weights.begin(), weights.end(), 0);
+    weights[index] = 1;
+    return weights;
+}
+
+void check_mask(const ForwardInputs& inputs) {
+    if (!inputs.input_ids || inputs.input_ids.rank() != 2 || inputs.input_ids.extent(1) < 1) {
+        throw Error("[embed] input_ids: expected [B,T] with T of 1 or more, got something else");
+    }
+    const View& mask = inputs.attention_mask;
+    if (!mask) { return; }
+    const bool type = mask.dtype() == DType::i64 || mask.dtype() == DType::i32 || size_of(mask.dtype()) == 1;
+    if (!type || mask.rank() != 2 || mask.extent(0) != inputs.input_ids.extent(0) ||
+        mask.extent(1) != inputs.input_ids.extent(1)) {
+        throw Error("[embed] attention_mask: expected integers of the shape of input_ids, got something else");
+    }
+}
+
+/// -log p of `token`.
+double surprise(std::span<const float> logits, std::int64_t token) {
+    const double most = *std::max_element(logits.begin(), logits.end());
+    double sum = 0;
+    for (const float logit : logits) { sum += std::exp(static_cast<double>(logit) - most); }
+    return most + std::log(sum) - static_cast<double>(logits[static_cast<std::size_t>(token)]);
+}
+
+}  // namespace
+
+Tensor embed(Context& context, const Model& model, const ForwardInputs& inputs, const EmbedOptions& options) {
+    check_mask(inputs);
+    if (model.config().kind == ModelKind::encoder_decoder) {
+        throw Error("[embed] model: expected an encoder or a decoder, got an encoder-decoder");
+    }
+    ForwardOptions forward{.logits = false, .hidden = true};
+    forward.kernel = options.kernel;
+    const ForwardResult result = model.forward(context, inputs, forward);
+    const Tensor& states = result.last_hidden_state ? result.last_hidden_state : result.hidden.back();
+    const std::int64_t rows = states.shape()[0], length = states.shape()[1], width = states.shape()[2];
+    Tensor vectors(DType::f32, {rows, width});
+    std::vector<double> sum(static_cast<std::size_t>(width));
+    for (std::int64_t row = 0; row < rows; ++row) {
+        const std::vector<double> weights = pooling_weights(inputs, options.pooling, row);
+        std::fill(sum.begin(), sum.end(), 0);
+        double total = 0;
+        for (std::int64_t t = 0; t < length; ++t) {
+            const double weight = weights[static_cast<std::size_t>(t)];
+            if (weight == 0) { continue; }
+            total += weight;
+            const float* state = states.as<float>() + (row * length + t) * width;
+            for (std::int64_t n = 0; n < width; ++n) {
+                sum[static_cast<std::size_t>(n)] += static_cast<double>(state[n]);
+            }
+        }
+        double square = 0;
+        for (double& x : sum) {
+            x /= total;
+            square += x * x;
+        }
+        const double scale = options.normalise ? 1 / std::max(std::sqrt(square), 1e-12) : 1;
+        for (std::int64_t n = 0; n < width; ++n) {
+            vectors.as<float>()[row * width + n] = static_cast<float>(sum[static_cast<std::size_t>(n)] * scale);
+        }
+    }
+    return vectors;
+}
+
+double TextScore::perplexity() const {
+    return tokens > 0 ? std::exp(negative_log_likelihood / static_cast<double>(tokens)) : 1;
+}
+
+double TextScore::bits_per_byte(std::int64_t bytes) const {
+    return bytes > 0 ? negative_log_likelihood / std::log(2.0) / static_cast<double>(bytes) : 0;
+}
+
+TextScore score_text(Context& context, const Model& model, std::span<const std::int64_t> ids,
+                     const ScoreOptions& options) {
+    const ModelConfig& config = model.config();
+    if (config.kind != ModelKind::decoder) { throw Error("[score_text] model: expected a decoder, got another kind"); }
+    constexpr std::int64_t usual = 1024;
+    const std::int64_t made_for = config.max_positions > 0 ? config.max_positions : usual;
+    const std::int64_t window = options.window > 0 ? options.window : std::min(made_for, usual);
+    const std::int64_t stride = options.stride > 0 ? options.stride : std::max<std::int64_t>(1, window / 2);
+    if (window < 2 || stride > window || options.window < 0 || options.stride < 0) {
+        throw Error(
+            "[score_text] window and stride: expected a window of 2 or more and a stride of at most that, got " +
+            std::to_string(window) + " and " + std::to_string(stride));
+    }
+    TextScore score;
+    const auto size = static_cast<std::int64_t>(ids.size());
+    std::int64_t done = 1;  // the first token has nothing before it
+    for (std::int64_t begin = 0; done < size; begin += stride) {
+        const std::int64_t end = std::min(begin + window, size);
+        const View part(ids.data() + begin, {1, end - begin});
+        ForwardOptions forward;
+        forward.kernel = options.kernel;
+        const Tensor logits = model.forward(context, {.input_ids = part}, forward).logits;
+        const std::int64_t vocabulary = logits.shape()[2];
+        for (; done < end; ++done) {
+            const float* row = logits.as<float>() + (done - 1 - begin) * vocabulary;
+            score.negative_log_likelihood +=
+                surprise({row, static_cast<std::size_t>(vocabulary)}, ids[static_cast<std::size_t>(done)]);
+            ++score.tokens;
+        }
+    }
+    return score;
+}
+
+}  // namespace heed
