@@ -14,6 +14,3 @@ if(TARGET DNNL::dnnl AND OpenMP_CXX_LIB_NAMES MATCHES "gomp")
 else()
   target_sources(heed PRIVATE src/cpu/matmul/matmul_onednn_absent.cc)
 endif()
-
-# The GPU: src/cuda has the symbols of base/device_api.h and of its cuda.h twice, once for builds without CUDA.
-target_sources(heed PRIVATE src/cuda/cuda_absent.cc)

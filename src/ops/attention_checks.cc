@@ -113,6 +113,7 @@ struct AttentionChecker {
         }
         check_memory(function, name, view);
         check_dtype(function, name, view, {DType::i64, DType::i32});
+        if (view.device().kind != DeviceKind::cpu) { return; }  // kernels there cut what does not fit
         std::int64_t last = 0;
         for (std::int64_t n = 0; n < view.extent(0); ++n) {
             const std::int64_t value = read_integer(view.dtype(), view.data(), n * view.stride(0));
@@ -152,6 +153,7 @@ struct AttentionChecker {
         }
         check_dtype(function, name, view, {DType::i64, DType::i32});
         check_memory(function, name, view);
+        if (view.device().kind != DeviceKind::cpu) { return; }
         for (std::int64_t b = 0; b < view.extent(0); ++b) {
             for (std::int64_t n = 0; n < extent; ++n) {
                 const std::int64_t value =

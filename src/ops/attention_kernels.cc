@@ -1,6 +1,7 @@
 #include "ops/attention_kernels.h"
 
 #include "cpu/attention/attention.h"
+#include "cuda/attention.h"
 #include "reference/attention.h"
 
 #include <vector>
@@ -9,7 +10,8 @@ namespace heed {
 
 std::span<const AttentionKernel> attention_kernel_list() {
     static const std::vector<AttentionKernel> list = [] {
-        std::vector<AttentionKernel> kernels = cpu::attention_kernels();
+        std::vector<AttentionKernel> kernels = cuda::attention_kernels();
+        for (AttentionKernel& row : cpu::attention_kernels()) { kernels.push_back(std::move(row)); }
         kernels.push_back(reference::attention_kernel());
         return kernels;
     }();

@@ -81,6 +81,14 @@ public:
         return text;
     }
 
+    /// Two answers are joined as soon as there are two, so that the stack grows with the nesting alone.
+    void write(PatternWriter& program) const override {
+        for (std::size_t n = 0; n < parts_.size(); ++n) {
+            parts_[n]->write(program);
+            if (n > 0) { program.write(kind == Kind::both ? PatternCode::both : PatternCode::either, {}); }
+        }
+    }
+
     void check(const char* function, std::int64_t batches, std::int64_t heads) const override {
         for (const NodePointer& part : parts_) part->check(function, batches, heads);
     }
@@ -115,6 +123,23 @@ public:
         for (const Pattern& pattern : pattern_of_head_) text += concat(text.empty() ? "" : ", ", pattern.describe());
         return concat("per_head(", text, ")");
     }
+    void write(PatternWriter& program) const override {
+        const auto heads = static_cast<std::int64_t>(pattern_of_head_.size());
+        const std::int64_t table = program.here() + 2;
+        program.write(PatternCode::per_head, std::vector<std::int64_t>(pattern_of_head_.size()));
+        std::vector<std::int64_t> exits;
+        for (std::int64_t head = 0; head < heads; ++head) {
+            program.words[static_cast<std::size_t>(table + head)] = program.here();
+            if (of(head)) {
+                of(head).node()->write(program);
+            } else {
+                program.write(PatternCode::everything, {});
+            }
+            program.write(PatternCode::go_on_at, {0});
+            exits.push_back(program.here() - 1);
+        }
+        for (const std::int64_t exit : exits) { program.words[static_cast<std::size_t>(exit)] = program.here(); }
+    }
     void check(const char* function, std::int64_t batches, std::int64_t heads) const override {
         if (pattern_of_head_.size() != static_cast<std::uint64_t>(heads)) {
             fail(function, "pattern: patterns of per_head: expected ", heads, ", one for each query head, got ",
@@ -142,6 +167,12 @@ Pattern without_bands(const Pattern& pattern, std::int64_t& left, std::int64_t& 
         if (!part->narrow_band(left, right)) { rest = rest & Pattern(part); }
     }
     return rest;
+}
+
+std::vector<std::int64_t> pattern_program(const Pattern& pattern) {
+    PatternWriter program;
+    if (pattern) { pattern.node()->write(program); }
+    return std::move(program.words);
 }
 
 bool Pattern::allows(std::int64_t batch, std::int64_t head, std::int64_t query, std::int64_t key) const {

@@ -58,6 +58,7 @@ public:
     }
 
     std::string describe() const override { return name_; }
+    void write(PatternWriter& program) const override { program.write(PatternCode::band, {left_, right_, step_}); }
     bool narrow_band(std::int64_t& left, std::int64_t& right) const override {
         if (step_ != 1) return false;
         if (left_ >= 0) left = left < 0 ? left_ : std::min(left, left_);
@@ -100,6 +101,7 @@ public:
         if (end(batch) > lowest) keys.allow(lowest, end(batch) - 1);
     }
     std::string describe() const override { return concat(name_, "(", list_numbers(lengths_), ")"); }
+    void write(PatternWriter& program) const override { program.write(PatternCode::lengths, lengths_); }
     void check(const char* function, std::int64_t batches, std::int64_t) const override {
         check_batches(function, concat("lengths of ", name_), lengths_.size(), batches);
     }
@@ -161,6 +163,7 @@ public:
     }
 
     std::string describe() const override { return concat("fixed(", stride_, ", ", summary_, ")"); }
+    void write(PatternWriter& program) const override { program.write(PatternCode::fixed, {stride_, summary_}); }
 
 private:
     bool is_summary(std::int64_t key) const { return floor_mod(key, stride_) >= stride_ - summary_; }

@@ -110,6 +110,15 @@ public:
                       key_blocks_.size() == 1 ? " pair)" : " pairs)");
     }
 
+    void write(PatternWriter& program) const override {
+        std::vector<std::int64_t> operands{query_block_size_, key_block_size_,
+                                           static_cast<std::int64_t>(query_blocks_.size())};
+        operands.insert(operands.end(), query_blocks_.begin(), query_blocks_.end());
+        for (const std::size_t start : starts_) { operands.push_back(static_cast<std::int64_t>(start)); }
+        operands.insert(operands.end(), key_blocks_.begin(), key_blocks_.end());
+        program.write(PatternCode::blocks, operands);
+    }
+
 private:
     using Iterator = std::vector<std::int64_t>::const_iterator;
 
@@ -225,6 +234,9 @@ public:
 
     std::string describe() const override {
         return concat("random_blocks(", block_, ", ", blocks_, ", ", count_, ", seed ", seed_, ")");
+    }
+    void write(PatternWriter& program) const override {
+        program.write(PatternCode::random_blocks, {block_, blocks_, count_, static_cast<std::int64_t>(seed_)});
     }
 
 private:

@@ -74,6 +74,16 @@ public:
                       runs == 1 ? " run)" : " runs)");
     }
 
+    void write(PatternWriter& program) const override {
+        std::vector<std::int64_t> operands{static_cast<std::int64_t>(lists_.size())};
+        std::int64_t end = 0;
+        for (const List& list : lists_) { operands.push_back(end += list.size()); }
+        for (const List& list : lists_) {
+            for (std::int64_t n = 0; n < list.size(); ++n) { operands.push_back(list.id(n)); }
+        }
+        program.write(PatternCode::document, operands);
+    }
+
     void check(const char* function, std::int64_t batches, std::int64_t) const override {
         check_batches(function, "lists of document", lists_.size(), batches);
     }
@@ -144,6 +154,7 @@ public:
     }
 
     std::string describe() const override { return concat("global(", list_numbers(positions_), ")"); }
+    void write(PatternWriter& program) const override { program.write(PatternCode::global_tokens, positions_); }
 
 private:
     bool is_global(std::int64_t position) const {

@@ -13,6 +13,8 @@
 #include <heed/error.h>
 #include <heed/pattern.h>
 
+#include "kernel/pattern_program.h"
+
 namespace heed {
 
 /// What a pattern is made of. Nodes never change after construction, so patterns share them freely between
@@ -30,6 +32,8 @@ struct Pattern::Node {
     virtual void row(std::int64_t batch, std::int64_t head, std::int64_t query, std::int64_t key_begin,
                      std::int64_t key_end, std::uint8_t* allowed) const = 0;
     virtual std::string describe() const = 0;
+    /// The same as allows(), as instructions for a device.
+    virtual void write(PatternWriter& program) const = 0;
     virtual void check(const char* /*function*/, std::int64_t /*batches*/, std::int64_t /*heads*/) const {}
     /// Is it i - left <= j <= i + right and nothing else? Then narrows the two, of which -1 is unlimited.
     virtual bool narrow_band(std::int64_t& /*left*/, std::int64_t& /*right*/) const { return false; }

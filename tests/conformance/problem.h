@@ -23,6 +23,12 @@ public:
 
     const View& view() const { return view_; }
     MutableView mutable_view() { return {view_.dtype(), memory_.data() + offset_, view_.shape(), view_.strides()}; }
+    /// The same place in a copy of the memory that somebody else made, and the copy back.
+    const std::vector<std::byte>& memory() const { return memory_; }
+    MutableView view_in(void* copy, Device device) const {
+        return {view_.dtype(), static_cast<std::byte*>(copy) + offset_, view_.shape(), view_.strides(), device};
+    }
+    std::byte* overwrite() { return memory_.data(); }
     /// Nothing outside the view has been written to.
     bool surroundings_untouched() const;
     std::vector<double> numbers() const;

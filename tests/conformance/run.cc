@@ -78,6 +78,7 @@ const char* Outputs::written_around() const {
 }
 
 std::unique_ptr<Outputs> run(Context& context, const Problem& p, const std::string& kernel) {
+    if (kernel.starts_with("cuda")) { return run_on_gpu(p, kernel); }
     auto outputs = std::make_unique<Outputs>(p);
     AttentionOptions options = p.options;
     options.kernel = kernel;
@@ -139,7 +140,8 @@ std::vector<std::string> kernels_to_test() {
     std::vector<std::string> names;
     for (const KernelVerdict& verdict : explain({}, {.kernel = "reference"}).verdicts) {
         const bool asked_for = chosen.empty() || chosen.find("," + verdict.kernel + ",") != std::string::npos;
-        if (verdict.fits && asked_for) { names.push_back(verdict.kernel); }
+        const bool on_gpu = verdict.kernel.starts_with("cuda") && devices().size() > 1;
+        if ((verdict.fits || on_gpu) && asked_for) { names.push_back(verdict.kernel); }
     }
     return names;
 }
@@ -150,6 +152,7 @@ bool forward_only() {
 }
 
 bool fits(const Problem& problem, const std::string& kernel) {
+    if (kernel.starts_with("cuda")) { return true; }  // run() finds out
     AttentionOptions options = problem.options;
     options.kernel = "reference";
     for (const KernelVerdict& verdict : explain(shape_of(problem), options).verdicts) {

@@ -18,7 +18,11 @@ struct Outputs {
     const char* written_around() const;
 };
 
-/// Forward and backward with one kernel.
+/// The same on a GPU, from copies of all tensors there; short lists stay on the host. Null where the kernel declines; a
+/// backward pass that it declines is cuda-any's.
+std::unique_ptr<Outputs> run_on_gpu(const Problem& problem, const std::string& kernel);
+
+/// Forward and backward with one kernel. Null where a kernel of a GPU declines.
 std::unique_ptr<Outputs> run(Context& context, const Problem& problem, const std::string& kernel);
 
 /// Kernels may take a shorter way where nobody asks for lse: every other case has its out from such a call, made last.

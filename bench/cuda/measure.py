@@ -1,0 +1,275 @@
+#!/usr/bin/env python3
+"""heed's kernels for Hopper beside PyTorch's cuDNN, FlashAttention-2 and others, in one process on one GPU.
+
+    measure.py LIBRARY [check] [time] [decode] [options]      default: check time decode options
+
+`check` compares forward and backward with float64 and with cuDNN's own error, over odd sizes, bands, lengths, grouped heads
+and layouts, and looks whether a second run gives the same bits. The others print one line a case: TFLOP/s (causal counts
+half), the ratio to cuDNN, and what is left to the machine's own limits. Cases are interleaved, medians of many runs.
+"""
+import ctypes
+import datetime
+import math
+import sys
+
+import torch
+import torch.nn.functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+I64, PTR = ctypes.c_int64, ctypes.c_void_p
+
+
+class Call(ctypes.Structure):
+    _fields_ = ([("dtype", I64)] + [(n, I64) for n in "batch heads kv_heads queries keys size".split()]
+                + [(n, PTR) for n in "q k v dout out lse dq dk dv".split()]
+                + [(n, I64 * 4) for n in "q_stride k_stride v_stride out_stride".split()]
+                + [(n, I64) for n in "causal left right".split()]
+                + [("key_lengths", PTR), ("bias", PTR), ("dropout", ctypes.c_double), ("softcap", ctypes.c_double),
+                   ("slopes", PTR), ("kernel", ctypes.c_char_p)])
+
+
+class Heed:
+    """Calls of one shape, with their tensors."""
+    library = None
+    context = PTR()
+
+    @classmethod
+    def open(cls, path):
+        cls.library = ctypes.CDLL(path)
+        for name in "open set_stream wait attend backward".split():
+            getattr(cls.library, "heed_gpu_" + name).restype = ctypes.c_char_p
+        cls.expect(cls.library.heed_gpu_open(ctypes.byref(cls.context), PTR(torch.cuda.current_stream().cuda_stream)))
+
+    @staticmethod
+    def expect(error):
+        if error:
+            raise RuntimeError(error.decode())
+
+    def __init__(self, q, k, v, causal=False, window=(-1, -1), lengths=None, bias=None, dropout=0.0, softcap=0.0,
+                 slopes=None, kernel="", dout=None):
+        def like(x):
+            return torch.full_like(x, float("nan"))
+        self.q, self.k, self.v, self.dout = q, k, v, dout
+        self.out, self.dq, self.dk, self.dv = like(q), like(q), like(k), like(v)
+        self.lse = torch.full(q.shape[:3], float("nan"), device="cuda", dtype=torch.float32)
+        if dout is not None and dout.stride() != self.out.stride():
+            self.dout = torch.empty_like(self.out).copy_(dout)
+        c = self.call = Call()
+        c.dtype = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2, torch.float64: 3}[q.dtype]
+        c.batch, c.heads, c.queries, c.size = q.shape
+        c.kv_heads, c.keys = k.shape[1], k.shape[2]
+        for name in "q k v dout out lse dq dk dv".split():
+            x = getattr(self, name)
+            setattr(c, name, x.data_ptr() if x is not None else None)
+        for name, x in (("q", q), ("k", k), ("v", v), ("out", self.out)):
+            setattr(c, name + "_stride", (I64 * 4)(*x.stride()))
+        c.causal, (c.left, c.right) = causal, window
+        self.kept = (ctypes.c_int64 * len(lengths))(*lengths) if lengths is not None else None
+        self.slopes = (ctypes.c_float * len(slopes))(*slopes) if slopes is not None else None
+        self.bias = bias
+        c.key_lengths = ctypes.cast(self.kept, PTR) if lengths is not None else None
+        c.slopes = ctypes.cast(self.slopes, PTR) if slopes is not None else None
+        c.bias = bias.data_ptr() if bias is not None else None
+        c.dropout, c.softcap, c.kernel = dropout, softcap, kernel.encode()
+
+    def forward(self):
+        self.expect(self.library.heed_gpu_attend(self.context, ctypes.byref(self.call)))
+
+    def backward(self):
+        self.expect(self.library.heed_gpu_backward(self.context, ctypes.byref(self.call)))
+
+
+def median_times(functions, rounds=12, warm=3):
+    """Milliseconds of each, one after the other in every round."""
+    for f in functions:
+        for _ in range(warm):
+            f()
+    torch.cuda.synchronize()
+    times = [[] for _ in functions]
+    for _ in range(rounds):
+        for n, f in enumerate(functions):
+            a, b = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            a.record()
+            f()
+            b.record()
+            torch.cuda.synchronize()
+            times[n].append(a.elapsed_time(b))
+    return [sorted(t)[len(t) // 2] for t in times]
+
+
+def exact(q, k, v, dout, mask):
+    """Float64: out, lse, dq, dk, dv."""
+    q, k, v = [x.double().detach().requires_grad_() for x in (q, k, v)]
+    group = q.shape[1] // k.shape[1]
+    x = q @ k.repeat_interleave(group, 1).transpose(2, 3) / math.sqrt(q.shape[3])
+    x = x.masked_fill(~mask, -math.inf)
+    lse = torch.logsumexp(x, 3)
+    w = torch.softmax(x, 3).nan_to_num(0.0)
+    out = w @ v.repeat_interleave(group, 1)
+    out.backward(dout.double())
+    return [out.detach(), lse.detach(), q.grad, k.grad, v.grad]
+
+
+def visible(B, T, S, causal, window, lengths):
+    i = torch.arange(T, device="cuda")[:, None] + S - T
+    j = torch.arange(S, device="cuda")[None, :]
+    mask = torch.ones(T, S, device="cuda", dtype=torch.bool)
+    if causal:
+        mask &= j <= i
+    if window[0] >= 0:
+        mask &= j >= i - window[0]
+    if window[1] >= 0:
+        mask &= j <= i + window[1]
+    mask = mask[None, None].expand(B, 1, T, S)
+    if lengths is not None:
+        mask = mask & (j[None, None] < torch.tensor(lengths, device="cuda")[:, None, None, None])
+    return mask
+
+
+def tensor(layout, dtype, *shape):
+    if layout == "BTHD":
+        B, H, T, D = shape
+        return torch.randn(B, T, H, D, device="cuda", dtype=dtype).transpose(1, 2)
+    return torch.randn(*shape, device="cuda", dtype=dtype)
+
+
+def check_one(kernel, dtype, B, H, G, T, S, D, causal, window, lengths, layout, poison=False):
+    q, dout = tensor(layout, dtype, B, H, T, D), tensor(layout, dtype, B, H, T, D)
+    k, v = tensor(layout, dtype, B, G, S, D), tensor(layout, dtype, B, G, S, D)
+    mask = visible(B, T, S, causal, window, lengths)
+    expected = exact(q, k, v, dout, mask)
+    if poison:  # what nobody sees may hold anything
+        for b, n in enumerate(lengths):
+            k[b, :, n:] = float("nan")
+            v[b, :, n:] = float("inf")
+    h = Heed(q, k, v, causal, window, lengths, kernel=kernel, dout=dout)
+    h.forward()
+    h.backward()
+    torch.cuda.synchronize()
+    got = [h.out, h.lse, h.dq, h.dk, h.dv]
+    first = [x.clone() for x in got]
+    # The yardstick: the same in the tensors' own type, rounded where an unfused program would round.
+    w = (q.float() @ k.float().nan_to_num(0).repeat_interleave(H // G, 1).transpose(2, 3) / math.sqrt(D)).masked_fill(
+        ~mask, -math.inf).softmax(3).nan_to_num(0).to(dtype)
+    naive = (w.float() @ v.float().nan_to_num(0, 0, 0).repeat_interleave(H // G, 1)).to(dtype)
+    yard = (naive.double() - expected[0]).abs().max().item()
+    parts, good = [], True
+    for name, g, e in zip(("out", "lse", "dq", "dk", "dv"), got, expected):
+        g = g.double()
+        if name in ("dk", "dv") and lengths is not None:
+            for b, n in enumerate(lengths):
+                good &= bool((g[b, :, n:] == 0).all())
+        same_inf = torch.isinf(e) & (g == e)
+        error = torch.where(same_inf, 0.0, (g - e).abs()).max().item() if e.numel() else 0.0
+        size = e[torch.isfinite(e)].abs().max().item() if e.numel() else 0.0
+        bound = 4e-6 * max(1, size) * 4 if name == "lse" else \
+            max(2 * yard, (2 ** -7 if dtype == torch.bfloat16 else 2 ** -9) * max(size, 1e-3))
+        good &= error <= bound  # NaN fails
+        parts.append(f"{name} {error:.1e}/{bound:.1e}")
+    h.forward()
+    h.backward()
+    torch.cuda.synchronize()
+    same = all(torch.equal(torch.nan_to_num(a), torch.nan_to_num(b)) for a, b in zip(first, [h.out, h.lse, h.dq, h.dk, h.dv]))
+    if not (good and same):
+        print(f"WRONG {kernel} {dtype} B{B} H{H}/{G} T{T} S{S} D{D} causal={causal} window={window} lengths={lengths} "
+              f"{layout} poison={poison}: {', '.join(parts)} same bits: {same}", flush=True)
+    return good and same
+
+
+def check():
+    torch.manual_seed(1)
+    cases, wrong = 0, 0
+    sizes = [(1, 1), (5, 7), (64, 64), (65, 130), (128, 128), (129, 257), (200, 333), (333, 200), (512, 512), (1000, 1000),
+             (1, 700), (700, 1)]
+    variants = [dict(causal=False, window=(-1, -1)), dict(causal=True, window=(-1, -1)), dict(causal=True, window=(100, 0)),
+                dict(causal=False, window=(60, 30)), dict(causal=False, window=(-1, -1), lengths=True),
+                dict(causal=True, window=(-1, -1), lengths=True)]
+    for D in (128, 64):
+        for n, (T, S) in enumerate(sizes):
+            for m, variant in enumerate(variants):
+                dtype = (torch.bfloat16, torch.float16)[(n + m) % 2]
+                H, G = ((2, 2), (4, 1), (6, 3))[(n + m) % 3]
+                layout = ("BHTD", "BTHD")[(n // 2 + m) % 2]
+                lengths = [S // 2, S] if variant.get("lengths") else None
+                cases += 1
+                wrong += not check_one("cuda-sm90", dtype, 2, H, G, T, S, D, variant["causal"], variant["window"], lengths,
+                                       layout, poison=lengths is not None and n % 2 == 0)
+    for D in (40, 128):
+        cases += 1
+        wrong += not check_one("cuda-any", torch.bfloat16, 2, 4, 2, 200, 333, D, True, (-1, -1), None, "BTHD")
+    print(f"check: {cases} cases against float64, {wrong} wrong", flush=True)
+
+
+def flops(B, H, T, S, D, causal, backward):
+    return 4 * B * H * T * S * D * (0.5 if causal else 1) * (2.5 if backward else 1)
+
+
+def time_all(sizes=None):
+    print(f"{'case':34} {'heed fwd':>9} {'cuDNN':>6} {'ratio':>6} | {'heed bwd':>9} {'cuDNN':>6} {'ratio':>6}   TFLOP/s")
+    shapes = sizes or [(D, T) for D in (128, 64) for T in (512, 2048, 8192)]
+    for D, T in shapes:
+        B, H = 16384 // T, 2048 // D
+        for causal in (False, True):
+            q, k, v, g = [torch.randn(B, H, T, D, device="cuda", dtype=torch.bfloat16) for _ in range(4)]
+            h = Heed(q, k, v, causal, dout=g)
+            peers = [x.clone().requires_grad_() for x in (q, k, v)]
+            with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
+                def cudnn():
+                    with torch.no_grad():
+                        F.scaled_dot_product_attention(*peers, is_causal=causal)
+                out = F.scaled_dot_product_attention(*peers, is_causal=causal)
+
+                def cudnn_backward():
+                    torch.autograd.grad(out, peers, g, retain_graph=True)
+                fwd, peer_fwd = median_times([h.forward, cudnn])
+                bwd, peer_bwd = median_times([h.backward, cudnn_backward])
+            f, b = flops(B, H, T, T, D, causal, False) / 1e9, flops(B, H, T, T, D, causal, True) / 1e9
+            print(f"B{B} H{H} T{T} D{D} {'causal' if causal else 'full':20}"[:34].ljust(34) +
+                  f" {f / fwd:9.0f} {f / peer_fwd:6.0f} {peer_fwd / fwd:6.2f} | {b / bwd:9.0f} {b / peer_bwd:6.0f} "
+                  f"{peer_bwd / bwd:6.2f}", flush=True)
+
+
+def time_decode():
+    for B, S in ((1, 4096), (1, 32768), (16, 32768), (1, 131072)):
+        q = torch.randn(B, 32, 1, 128, device="cuda", dtype=torch.bfloat16)
+        k, v = [torch.randn(B, 8, S, 128, device="cuda", dtype=torch.bfloat16) for _ in range(2)]
+        h = Heed(q, k, v)
+        with sdpa_kernel(SDPBackend.CUDNN_ATTENTION), torch.no_grad():
+            mine, peer = median_times(
+                [h.forward, lambda: F.scaled_dot_product_attention(q, k, v, enable_gqa=True)], 40, 5)
+        bytes_read = 2 * B * 8 * S * 128 * 2
+        print(f"decode 32/8 heads D128 B{B} S{S}: heed {mine * 1e3:.1f} us {bytes_read / mine / 1e9:.2f} TB/s, cuDNN "
+              f"{peer * 1e3:.1f} us, ratio {peer / mine:.2f}", flush=True)
+
+
+def time_options():
+    D, T, H = 128, 4096, 16
+    q, k, v, g = [torch.randn(1, H, T, D, device="cuda", dtype=torch.bfloat16) for _ in range(4)]
+    bias = torch.randn(1, H, T, T, device="cuda", dtype=torch.bfloat16)
+    slopes = [2.0 ** (-8 * (n + 1) / H) for n in range(H)]
+    for name, options in (("bias", dict(bias=bias)), ("ALiBi + soft-cap", dict(slopes=slopes, softcap=30.0)),
+                          ("dropout", dict(dropout=0.1))):
+        h = Heed(q, k, v, dout=g, **options)
+        fwd, bwd = median_times([h.forward, h.backward], 3, 1)
+        f = flops(1, H, T, T, D, False, False) / 1e9
+        print(f"options B1 H{H} T{T} D{D} {name}: forward {f / fwd:.1f}, backward {2.5 * f / bwd:.1f} TFLOP/s", flush=True)
+    T, W = 32768, 1023
+    q, k, v, g = [torch.randn(1, H, T, D, device="cuda", dtype=torch.bfloat16) for _ in range(4)]
+    h = Heed(q, k, v, True, (W, 0), dout=g)
+    fwd, bwd = median_times([h.forward, h.backward], 10)
+    f = 4 * H * D * (T * (W + 1) - (W + 1) * W / 2) / 1e9
+    print(f"window 1024 causal B1 H{H} T{T} D{D}: forward {f / fwd:.0f}, backward {2.5 * f / bwd:.0f} TFLOP/s of visible pairs",
+          flush=True)
+
+
+def main():
+    Heed.open(sys.argv[1])
+    what = sys.argv[2:] or ["check", "time", "decode", "options"]
+    print(f"{datetime.date.today()} {torch.cuda.get_device_name()} torch {torch.__version__} cuDNN "
+          f"{torch.backends.cudnn.version()}", flush=True)
+    for name in what:
+        {"check": check, "time": time_all, "decode": time_decode, "options": time_options}[name]()
+
+
+if __name__ == "__main__":
+    main()

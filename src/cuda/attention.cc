@@ -1,0 +1,206 @@
+#include "cuda/attention.h"
+
+#include "cuda/attention_any.h"
+#include "cuda/attention_lower.h"
+#include "cuda/sm90/backward.h"
+#include "cuda/sm90/decode.h"
+#include "cuda/sm90/forward.h"
+
+namespace heed::cuda {
+namespace {
+
+// ---- cuda-any ------------------------------------------------------------------------------------------------------
+
+const char* any_declines(const AttentionProblem& p) { return p.pages != nullptr ? "pages of a cache" : nullptr; }
+
+void any_forward(detail::Place& place, const AttentionProblem& problem) {
+    CudaQueue& queue = queue_of(place);
+    const OnDevice on(queue.device());
+    LoweredAttention lowered(queue, problem);
+    lowered.queue();
+    launch_attention(queue.stream(), lowered.call, lowered.wide);
+    check_launch("cuda-any");
+}
+
+void any_backward(detail::Place& place, const AttentionProblem& problem) {
+    CudaQueue& queue = queue_of(place);
+    const OnDevice on(queue.device());
+    LoweredAttention lowered(queue, problem);
+    AttentionCall& call = lowered.call;
+    const std::size_t number = lowered.wide ? sizeof(double) : sizeof(float);
+    const auto rows = static_cast<std::size_t>(call.entries * call.heads * call.queries);
+    call.row_pitch = call.queries;
+    lowered.need(&call.delta, rows * number);
+    if (call.dsinks.data != nullptr) { lowered.need(&call.row_dsink, rows * number); }
+    if (call.dslopes.data != nullptr) { lowered.need(&call.row_dslope, rows * number); }
+    // Sums in double deserve an output and a denominator in double.
+    const bool narrow = lowered.wide && (call.out.dtype != DType::f64 || call.lse.dtype != DType::f64);
+    if (narrow) {
+        const std::int64_t tensor_rows = call.batch * call.heads * call.queries;
+        const auto row_major = [&](Tensor4& x, std::int64_t columns) {
+            x = {.data = nullptr,
+                 .dtype = DType::f64,
+                 .stride = {call.heads * call.queries * columns, call.queries * columns, columns, 1}};
+            lowered.need(&x.data, static_cast<std::size_t>(tensor_rows * columns) * sizeof(double));
+        };
+        row_major(call.out, call.value_size);
+        row_major(call.lse, 1);
+    }
+    lowered.queue();
+    if (narrow) { launch_attention(queue.stream(), call, true); }
+    launch_clear_gradients(queue.stream(), call);
+    launch_attention_deltas(queue.stream(), call, lowered.wide);
+    launch_attention_sweeps(queue.stream(), call, lowered.wide);
+    check_launch("cuda-any");
+}
+
+// ---- cuda-sm90 -----------------------------------------------------------------------------------------------------
+
+/// The copy engine reads rows in units of 16 bytes from addresses that are multiples of 16.
+bool copies_well(const View& x) {
+    if (!x) { return true; }
+    if (x.stride(3) != 1 && x.extent(3) > 1) { return false; }
+    const auto unit = static_cast<std::int64_t>(16 / size_of(x.dtype()));
+    for (int axis = 0; axis < 3; ++axis) {
+        if (x.extent(axis) > 1 && (x.stride(axis) % unit != 0 || x.stride(axis) <= 0)) { return false; }
+    }
+    return reinterpret_cast<std::uintptr_t>(x.data()) % 16 == 0;
+}
+
+const char* sm90_declines(const AttentionProblem& p) {
+    const AttentionOptions& o = p.options;
+    constexpr std::int64_t many = std::int64_t{1} << 30;
+    if (p.pages != nullptr) { return "pages of a cache"; }
+    if (p.q.dtype() != DType::bf16 && p.q.dtype() != DType::f16) { return "element type is neither bf16 nor f16"; }
+    if (p.head_size != p.value_size || (p.head_size != 64 && p.head_size != 128)) {
+        return "head size is not 64 or 128";
+    }
+    if (o.allow || o.bias || o.alibi_slopes || o.sinks) { return "allow, bias, slopes or sinks"; }
+    if (o.softcap != 0) { return "a soft-cap"; }
+    if (p.drops()) { return "dropout"; }
+    if (p.sparse) { return "a pattern that is not a band"; }
+    if (o.query_positions || o.key_positions) { return "explicit positions"; }
+    if (!(p.scale > 0)) { return "a scale that is not positive"; }
+    if (p.queries >= many || p.keys >= many || p.batch * p.heads * (p.queries / 64 + 1) >= many) { return "too large"; }
+    if (!copies_well(p.q) || !copies_well(p.k) || !copies_well(p.v) || !copies_well(p.out)) {
+        return "rows are not multiples of 16 bytes from one another";
+    }
+    return nullptr;
+}
+
+void sm90_forward(detail::Place& place, const AttentionProblem& problem) {
+    CudaQueue& queue = queue_of(place);
+    const OnDevice on(queue.device());
+    LoweredAttention lowered(queue, problem);
+    lowered.queue();
+    const sm90::ForwardPlan plan{.multiprocessors = queue.multiprocessors(), .counter = queue.counters()};
+    if (!sm90::launch_forward(queue.stream(), lowered.call, plan)) {
+        launch_attention(queue.stream(), lowered.call, lowered.wide);
+    }
+    check_launch("cuda-sm90");
+}
+
+const char* decode_declines(const AttentionProblem& p) {
+    if (const char* reason = sm90_declines(p)) { return reason; }
+    if (p.queries != 1 || p.packed) { return "more than one query a sequence"; }
+    const std::int64_t blocks = p.batch * p.kv_heads * ((p.group() + 15) / 16);
+    if (blocks > CudaQueue::counters_count || p.batch > 65535 || p.heads > 65535) { return "too many sequences"; }
+    return nullptr;
+}
+
+void decode_forward(detail::Place& place, const AttentionProblem& problem) {
+    CudaQueue& queue = queue_of(place);
+    const OnDevice on(queue.device());
+    LoweredAttention lowered(queue, problem);
+    sm90::DecodeScratch scratch{.parts = nullptr, .arrivals = queue.counters()};
+    lowered.need(reinterpret_cast<void**>(&scratch.parts),
+                 static_cast<std::size_t>(sm90::decode_parts(lowered.call)) * sizeof(float));
+    lowered.queue();
+    sm90::launch_decode(queue.stream(), lowered.call, scratch);
+    check_launch("cuda-sm90/decode");
+}
+
+/// What the forward pass takes, with gradients that can be written two numbers at a time.
+bool sm90_takes_gradients(const AttentionProblem& p) {
+    const AttentionGradients& g = p.gradients;
+    return p.dout.dtype() == p.q.dtype() && copies_well(p.dout) && copies_well(p.forward_out) && copies_well(g.dq) &&
+           copies_well(g.dk) && copies_well(g.dv);
+}
+
+void sm90_backward(detail::Place& place, const AttentionProblem& problem) {
+    if (!sm90_takes_gradients(problem)) { return any_backward(place, problem); }
+    CudaQueue& queue = queue_of(place);
+    const OnDevice on(queue.device());
+    LoweredAttention lowered(queue, problem);
+    AttentionCall& call = lowered.call;
+    sm90::BackwardScratch scratch;
+    const std::int64_t planes = call.entries * call.heads, kv_planes = call.entries * call.kv_heads;
+    const std::int64_t rows = sm90::BackwardScratch::padded(call.queries);
+    call.query_flags = rows / 64;
+    call.key_flags = sm90::BackwardScratch::padded(call.keys) / 64;
+    const auto need = [&](auto*& pointer, std::int64_t elements) {
+        lowered.need(reinterpret_cast<void**>(&pointer), static_cast<std::size_t>(elements) * sizeof(*pointer));
+    };
+    need(scratch.lse, planes * rows);
+    need(scratch.delta, planes * rows);
+    need(scratch.queries_flag, planes * call.query_flags);
+    need(scratch.keys_flag, kv_planes * call.key_flags);
+    need(scratch.spoilt, 1);
+    lowered.queue();
+    launch_clear_gradients(queue.stream(), call);
+    const sm90::ForwardPlan plan{.multiprocessors = queue.multiprocessors(), .counter = queue.counters()};
+    if (!sm90::launch_backward(queue.stream(), call, scratch, plan)) {
+        throw DeviceError("cuda-sm90: the driver does not describe these tensors to the copy engine");
+    }
+    if (call.left >= 0 || call.right >= 0 || call.packed || call.key_lengths.data != nullptr ||
+        call.query_lengths.data != nullptr) {
+        // What a query may not see can have spoilt rows whose own numbers are finite: those again, one pair at a time.
+        call.delta = scratch.delta;
+        call.row_pitch = rows;
+        call.spoilt = scratch.spoilt;
+        call.queries_flag = scratch.queries_flag;
+        call.keys_flag = scratch.keys_flag;
+        launch_attention_sweeps(queue.stream(), call, false);
+    }
+    check_launch("cuda-sm90");
+}
+
+/// Of the first GPU: machines with GPUs of several generations say so by name.
+const char* missing_hopper() {
+    int major = 0;
+    if (detail::gpu_count() == 0) { return "this machine has no GPU"; }
+    if (cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0) != cudaSuccess || major != 9) {
+        return "the GPU is not of the Hopper generation";
+    }
+    return nullptr;
+}
+
+}  // namespace
+
+std::vector<AttentionKernel> attention_kernels() {
+    AttentionKernel sm90;
+    sm90.name = "cuda-sm90";
+    sm90.what = "Hopper: tensor cores fed by the copy engine";
+    sm90.device = DeviceKind::cuda;
+    sm90.missing = missing_hopper();
+    sm90.declines = sm90_declines;
+    sm90.forward = sm90_forward;
+    sm90.backward = sm90_backward;
+    AttentionKernel decode = sm90;
+    decode.name = "cuda-sm90/decode";
+    decode.what = "Hopper: one query a sequence, keys split";
+    decode.declines = decode_declines;
+    decode.forward = decode_forward;
+    decode.backward = nullptr;
+    AttentionKernel any;
+    any.name = "cuda-any";
+    any.what = "GPU, every option, type and stride";
+    any.device = DeviceKind::cuda;
+    any.missing = missing_hopper();  // compiled for it alone
+    any.declines = any_declines;
+    any.forward = any_forward;
+    any.backward = any_backward;
+    return {decode, sm90, any};
+}
+
+}  // namespace heed::cuda

@@ -1,0 +1,151 @@
+/// Devices, streams and memory: what base/device_api.h asks of CUDA.
+
+#include <heed/error.h>
+
+#include "cuda/queue.h"
+
+#include <algorithm>
+#include <string>
+
+namespace heed::cuda {
+
+void check(const char* what, cudaError_t error) {
+    if (error == cudaSuccess) { return; }
+    (void)cudaGetLastError();  // an error that was reported is not reported again
+    throw DeviceError(std::string(what) + ": " + cudaGetErrorName(error) + " (" + cudaGetErrorString(error) + ")");
+}
+
+void check_launch(const char* kernel) { check(kernel, cudaGetLastError()); }
+
+OnDevice::OnDevice(int index) {
+    check("cudaGetDevice", cudaGetDevice(&before_));
+    if (before_ != index) {
+        check("cudaSetDevice", cudaSetDevice(index));
+        changed_ = true;
+    }
+}
+OnDevice::~OnDevice() {
+    if (changed_) { (void)cudaSetDevice(before_); }
+}
+
+CudaQueue::CudaQueue(Device device, void* stream) : device_(device.index), stream_(static_cast<cudaStream_t>(stream)) {
+    const OnDevice on(device_);
+    check("cudaDeviceGetAttribute", cudaDeviceGetAttribute(&multiprocessors_, cudaDevAttrMultiProcessorCount, device_));
+    check("cudaEventCreate", cudaEventCreateWithFlags(&order_, cudaEventDisableTiming));
+    check("cudaMalloc", cudaMalloc(reinterpret_cast<void**>(&counters_), counters_count * sizeof(int)));
+    check("cudaMemset", cudaMemset(counters_, 0, counters_count * sizeof(int)));
+    check("cudaDeviceSynchronize", cudaDeviceSynchronize());
+}
+
+CudaQueue::~CudaQueue() {
+    try {
+        const OnDevice on(device_);
+        if (scratch_ != nullptr) { (void)cudaFreeAsync(scratch_, stream_); }
+        (void)cudaStreamSynchronize(stream_);
+        (void)cudaFree(counters_);
+        (void)cudaEventDestroy(order_);
+    } catch (const DeviceError&) {  // a device that is lost has nothing left to free
+    }
+}
+
+void CudaQueue::set_stream(void* stream) {
+    const auto next = static_cast<cudaStream_t>(stream);
+    if (next == stream_) { return; }
+    const OnDevice on(device_);
+    // Scratch memory and counters go over to the new stream, so it waits for what the old one still does with them. A
+    // stream that is gone, or that is being captured, has nothing to wait for that the caller does not order himself.
+    if (cudaEventRecord(order_, stream_) == cudaSuccess) {
+        if (cudaStreamWaitEvent(next, order_, 0) != cudaSuccess) { (void)cudaGetLastError(); }
+    } else {
+        (void)cudaGetLastError();
+    }
+    stream_ = next;
+}
+
+void CudaQueue::synchronise() {
+    const OnDevice on(device_);
+    check("cudaStreamSynchronize", cudaStreamSynchronize(stream_));
+}
+
+void* CudaQueue::scratch(std::size_t bytes) {
+    if (bytes > scratch_bytes_) {
+        const OnDevice on(device_);
+        void* larger = nullptr;
+        const std::size_t rounded = (bytes + 0xFFFFF) / 0x100000 * 0x100000;
+        check("cudaMallocAsync", cudaMallocAsync(&larger, rounded, stream_));
+        if (scratch_ != nullptr) { check("cudaFreeAsync", cudaFreeAsync(scratch_, stream_)); }
+        scratch_ = larger;
+        scratch_bytes_ = rounded;
+    }
+    return scratch_;
+}
+
+void CudaQueue::release() {
+    if (scratch_ == nullptr) { return; }
+    const OnDevice on(device_);
+    check("cudaFreeAsync", cudaFreeAsync(scratch_, stream_));
+    scratch_ = nullptr;
+    scratch_bytes_ = 0;
+}
+
+}  // namespace heed::cuda
+
+namespace heed::detail {
+namespace {
+
+void expect_device(const char* function, Device device) {
+    const int count = gpu_count();
+    if (device.index >= 0 && device.index < count) { return; }
+    throw Error("[" + std::string(function) + "] device: expected one of " + std::to_string(count) +
+                " GPUs that this machine has, got " + to_string(device));
+}
+
+}  // namespace
+
+int gpu_count() noexcept {
+    int count = 0;
+    if (cudaGetDeviceCount(&count) == cudaSuccess) { return count; }
+    (void)cudaGetLastError();
+    return 0;
+}
+
+std::unique_ptr<Queue> make_queue(const char* function, Device device, void* stream) {
+    expect_device(function, device);
+    return std::make_unique<cuda::CudaQueue>(device, stream);
+}
+
+void* allocate_on(const char* function, Device device, std::size_t bytes) {
+    expect_device(function, device);
+    const cuda::OnDevice on(device.index);
+    void* memory = nullptr;
+    cuda::check("cudaMalloc", cudaMalloc(&memory, std::max<std::size_t>(bytes, 1)));
+    return memory;
+}
+
+void free_on(Device device, void* memory) noexcept {
+    try {
+        const cuda::OnDevice on(device.index);
+        (void)cudaFree(memory);
+    } catch (const DeviceError&) {  // a device that is lost has nothing left to free
+    }
+}
+
+void clear_on(Device device, void* memory, std::size_t bytes) {
+    const cuda::OnDevice on(device.index);
+    cuda::check("cudaMemset", cudaMemset(memory, 0, bytes));
+    cuda::check("cudaStreamSynchronize", cudaStreamSynchronize(nullptr));
+}
+
+void copy_on(const DeviceCopy& copy, Queue* queue) {
+    if (copy.bytes == 0) { return; }
+    const Device device = copy.to_device.kind == DeviceKind::cuda ? copy.to_device : copy.from_device;
+    const cuda::OnDevice on(device.index);
+    if (queue != nullptr) {
+        const auto stream = static_cast<cudaStream_t>(queue->stream());
+        cuda::check("cudaMemcpyAsync", cudaMemcpyAsync(copy.to, copy.from, copy.bytes, cudaMemcpyDefault, stream));
+    } else {
+        cuda::check("cudaMemcpy", cudaMemcpy(copy.to, copy.from, copy.bytes, cudaMemcpyDefault));
+    }
+}
+
+}  // namespace heed::detail

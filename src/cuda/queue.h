@@ -1,0 +1,60 @@
+#pragma once
+/// A stream of a GPU as heed's kernels see it.
+
+#include "base/device_api.h"
+
+#include <cuda_runtime_api.h>
+
+namespace heed::cuda {
+
+/// Throws DeviceError with CUDA's own words where `error` is one.
+void check(const char* what, cudaError_t error);
+
+/// The device of a call is the current one inside, and the caller's again behind.
+class OnDevice {
+public:
+    explicit OnDevice(int index);
+    ~OnDevice();
+    OnDevice(const OnDevice&) = delete;
+    OnDevice& operator=(const OnDevice&) = delete;
+
+private:
+    int before_ = 0;
+    bool changed_ = false;
+};
+
+class CudaQueue final : public detail::Queue {
+public:
+    CudaQueue(Device device, void* stream);
+    ~CudaQueue() override;
+
+    void* stream() const override { return stream_; }
+    void set_stream(void* stream) override;
+    void synchronise() override;
+    void* scratch(std::size_t bytes) override;
+    std::size_t scratch_bytes() const override { return scratch_bytes_; }
+    void release() override;
+
+    int device() const { return device_; }
+    int multiprocessors() const { return multiprocessors_; }
+    /// Ints that are 0 before and after every kernel.
+    static constexpr std::int64_t counters_count = 65536;
+    int* counters() const { return counters_; }
+
+private:
+    int device_ = 0;
+    int multiprocessors_ = 0;
+    cudaStream_t stream_ = nullptr;
+    cudaEvent_t order_ = nullptr;  ///< what was queued on the stream before the present one
+    void* scratch_ = nullptr;
+    std::size_t scratch_bytes_ = 0;
+    int* counters_ = nullptr;
+};
+
+/// Of the place of a call on a GPU.
+inline CudaQueue& queue_of(detail::Place& place) { return static_cast<CudaQueue&>(*place.queue); }
+
+/// After kernels were launched: what the launch itself reported.
+void check_launch(const char* kernel);
+
+}  // namespace heed::cuda

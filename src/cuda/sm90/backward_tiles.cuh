@@ -1,0 +1,134 @@
+#pragma once
+/// What the two sweeps of the backward pass share; see backward.cu.
+
+#include "cuda/sm90/backward.h"
+#include "cuda/sm90/ring.cuh"
+#include "cuda/sm90/tiles.cuh"
+
+namespace heed::cuda::sm90 {
+namespace {
+
+constexpr int warpgroups = 2;
+constexpr int threads = 128 * (warpgroups + 1);
+constexpr int own_tile = 64 * warpgroups;  ///< rows that a block owns
+constexpr int stages = 2;
+constexpr int own_stages = 2;  ///< the rows of the next tile are there before this one is done
+constexpr int consumer_registers = 240, producer_registers = 24;
+
+template <int size_, int other_tile_, Half type_>
+struct Shape {
+    static constexpr int size = size_, parts = size / 64, other_tile = other_tile_;
+    static constexpr Half type = type_;
+};
+
+template <class S>
+struct alignas(1024) Memory {
+    // Of the own rows, and of the others: what the scores are made of (q or k), and what meets it in dP (dout or v).
+    std::uint16_t own[own_stages][2][S::parts][own_tile][64];
+    std::uint16_t other[2][stages][S::parts][S::other_tile][64];
+    float lse[stages][64], delta[stages][64];  ///< of the sweep over keys
+    Barrier own_full[own_stages], own_empty[own_stages];
+    Barrier full[2][stages], empty[2][stages];
+    Barrier tile_full[2], tile_empty[2];
+    Work work[2];
+};
+
+template <class S>
+__device__ void init_barriers(Memory<S>& m) {
+    if (threadIdx.x == 0) {
+        constexpr int readers = 4 * warpgroups;
+        for (int n = 0; n < own_stages; ++n) {
+            barrier_init(m.own_full[n], 1);
+            barrier_init(m.own_empty[n], readers);
+        }
+        for (int n = 0; n < stages; ++n) {
+            for (int which = 0; which < 2; ++which) {
+                barrier_init(m.full[which][n], 1);
+                barrier_init(m.empty[which][n], readers);
+            }
+        }
+        for (int n = 0; n < 2; ++n) {
+            barrier_init(m.tile_full[n], 1);
+            barrier_init(m.tile_empty[n], readers);
+        }
+        barrier_init_fence();
+    }
+    __syncthreads();
+}
+
+/// Maps of q, k, v and dout with the boxes that a sweep asks for.
+struct Maps {
+    CUtensorMap score[2];  ///< own, other: of the scores
+    CUtensorMap value[2];  ///< of dP
+};
+
+/// [64, columns of b] = a b', a and b in shared memory, the sums over the head.
+template <class S, int columns>
+__device__ void multiply_rows(float (&d)[columns / 2], const void* a, int a_rows, const void* b, int b_rows) {
+    const std::uint64_t first = fresh_descriptor(a), second = fresh_descriptor(b);
+#pragma unroll
+    for (int step = 0; step < S::size / 16; ++step) {
+        const int part = step / 4, inside = step % 4 * 32;
+        Wgmma<columns, S::type>::ss(d, advanced(first, part * a_rows * 128 + inside),
+                                    advanced(second, part * b_rows * 128 + inside), step > 0);
+    }
+}
+/// d += a b, a in registers, the sums over b's rows.
+template <class S, int depth>
+__device__ void multiply_columns(float (&d)[S::size / 2], const std::uint32_t (&a)[depth / 4], const void* b) {
+    const std::uint64_t rows = fresh_descriptor(b, depth * 128);
+#pragma unroll
+    for (int step = 0; step < depth / 16; ++step) {
+        Wgmma<S::size, S::type>::template rs<true>(d, a + 4 * step, advanced(rows, step * 16 * 128), true);
+    }
+}
+
+__device__ inline void release(Barrier& barrier) {
+    if (threadIdx.x % 32 == 0) { barrier_arrive(barrier); }
+}
+
+/// A warpgroup's 64 rows of a gradient; says whether all numbers are finite.
+template <class S>
+__device__ bool store_gradient(const Tensor4& x, const float (&d)[S::size / 2], float factor, int batch, int head,
+                               int row_begin, int first, int rows, int read) {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    const int row_of_warp = first + static_cast<int>(threadIdx.x) / 32 % 4 * 16 + lane / 4;
+    bool finite = true;
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+        const int row = row_of_warp + 8 * r;
+        const bool zero = row >= read;
+        const std::int64_t at =
+            batch * x.stride[0] + head * x.stride[1] + (row_begin + row) * x.stride[2] + lane % 4 * 2;
+#pragma unroll
+        for (int n = 0; n < S::size / 8; ++n) {
+            const float low = zero ? 0.0F : d[4 * n + 2 * r] * factor,
+                        high = zero ? 0.0F : d[4 * n + 2 * r + 1] * factor;
+            finite = finite && fabsf(low) <= 3.4028234e38F && fabsf(high) <= 3.4028234e38F;
+            if (row >= rows) { continue; }
+            if (x.dtype == DType::f32) {
+                *reinterpret_cast<float2*>(static_cast<float*>(x.data) + at + 8 * n) = make_float2(low, high);
+            } else {
+                *reinterpret_cast<std::uint32_t*>(static_cast<std::uint16_t*>(x.data) + at + 8 * n) =
+                    packed<S::type>(low, high);
+            }
+        }
+    }
+    return finite;
+}
+
+/// One flag of a warpgroup: is there anything that is not finite?
+__device__ inline void put_flag(unsigned char* flag, int* spoilt, bool finite, int warpgroup) {
+    int any = 0;
+    asm volatile("{ .reg .pred p, q; setp.ne.b32 p, %1, 0; barrier.red.or.pred q, %2, 128, p; selp.b32 %0, 1, 0, q; }\n"
+                 : "=r"(any)
+                 : "r"(static_cast<int>(!finite)), "r"(1 + warpgroup)
+                 : "memory");
+    if (threadIdx.x % 128 == 0) {
+        *flag = static_cast<unsigned char>(any);
+        if (any != 0) { *spoilt = 1; }
+    }
+}
+
+}  // namespace
+}  // namespace heed::cuda::sm90

@@ -1,0 +1,37 @@
+#include "cuda/sm90/maps.h"
+
+#include <cudaTypedefs.h>
+#include <cuda_runtime_api.h>
+
+namespace heed::cuda::sm90 {
+
+bool rows_map(CUtensorMap& map, const Tensor4& x, const Extents& extents, int box_rows) {
+    // By its name at run time: a program with heed in it starts where there is no driver.
+    static const auto encode = [] {
+        void* function = nullptr;
+        cudaDriverEntryPointQueryResult found{};
+        const cudaError_t error =
+            cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000, cudaEnableDefault, &found);
+        return error == cudaSuccess && found == cudaDriverEntryPointSuccess
+                   ? reinterpret_cast<PFN_cuTensorMapEncodeTiled_v12000>(function)
+                   : nullptr;
+    }();
+    if (encode == nullptr) { return false; }
+    const auto type = x.dtype == DType::bf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
+    // An axis of one element may have any stride: one that the driver likes.
+    const auto stride = [](std::int64_t elements, std::int64_t extent) {
+        return extent <= 1 ? cuuint64_t{16} : static_cast<cuuint64_t>(elements * 2);
+    };
+    const auto at_least_one = [](std::int64_t n) { return static_cast<cuuint64_t>(n < 1 ? 1 : n); };
+    const cuuint64_t sizes[4] = {at_least_one(extents.columns), at_least_one(extents.rows), at_least_one(extents.heads),
+                                 at_least_one(extents.batch)};
+    const cuuint64_t strides[3] = {stride(x.stride[2], extents.rows), stride(x.stride[1], extents.heads),
+                                   stride(x.stride[0], extents.batch)};
+    const cuuint32_t box[4] = {64, static_cast<cuuint32_t>(box_rows), 1, 1};
+    const cuuint32_t steps[4] = {1, 1, 1, 1};
+    return encode(&map, type, 4, x.data, sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                  CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                  CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+}
+
+}  // namespace heed::cuda::sm90

@@ -1,0 +1,107 @@
+#include "conformance/run.h"
+
+#include <cstring>
+#include <list>
+
+namespace heed::conformance {
+namespace {
+
+const Device gpu{DeviceKind::cuda, 0};
+
+/// Memory on the GPU with these bytes in it.
+Tensor copied(const std::byte* bytes, std::size_t count) {
+    Tensor host(DType::u8, {static_cast<std::int64_t>(count)});
+    std::memcpy(host.data(), bytes, count);
+    return host.to(gpu);
+}
+
+/// Copies of what a call reads and writes.
+class Mirror {
+public:
+    View input(const Placed& placed) {
+        if (!placed.view()) { return {}; }
+        return placed.view_in(memory(placed.memory()), gpu);
+    }
+    /// Of any view: what lies between its first and its last byte.
+    View input(const View& view) {
+        if (!view) { return {}; }
+        std::int64_t low = 0;
+        std::int64_t high = 0;
+        bool empty = false;
+        for (int axis = 0; axis < view.rank(); ++axis) {
+            empty = empty || view.extent(axis) == 0;
+            const std::int64_t reach = (view.extent(axis) - 1) * view.stride(axis);
+            (reach < 0 ? low : high) += reach;
+        }
+        const auto size = static_cast<std::int64_t>(size_of(view.dtype()));
+        std::vector<std::byte> bytes;
+        if (!empty) {
+            const auto* first = static_cast<const std::byte*>(view.data()) + low * size;
+            bytes.assign(first, first + (high - low + 1) * size);
+        } else {
+            low = 0;
+        }
+        return View(view.dtype(), static_cast<std::byte*>(memory(bytes)) - low * size, view.shape(), view.strides(),
+                    gpu);
+    }
+    MutableView output(Placed& placed) {
+        if (!placed.view()) { return {}; }
+        void* there = memory(placed.memory());
+        outputs_.push_back({&placed, &tensors_.back()});
+        return placed.view_in(there, gpu);
+    }
+    void bring_back() const {
+        for (const auto& [placed, tensor] : outputs_) {
+            const Tensor host = tensor->to(Device{});
+            std::memcpy(placed->overwrite(), host.data(), placed->memory().size());
+        }
+    }
+
+private:
+    void* memory(const std::vector<std::byte>& bytes) {
+        tensors_.push_back(copied(bytes.data(), bytes.size()));
+        return tensors_.back().data();
+    }
+    std::list<Tensor> tensors_;
+    std::vector<std::pair<Placed*, const Tensor*>> outputs_;
+};
+
+}  // namespace
+
+std::unique_ptr<Outputs> run_on_gpu(const Problem& p, const std::string& kernel) {
+    static Context context(gpu);
+    auto outputs = std::make_unique<Outputs>(p);
+    Mirror mirror;
+    AttentionOptions options = p.options;
+    options.kernel = kernel;
+    options.allow = mirror.input(options.allow);
+    options.bias = mirror.input(options.bias);
+    options.dropout.keep = mirror.input(options.dropout.keep);
+    const View q = mirror.input(p.q), k = mirror.input(p.k), v = mirror.input(p.v);
+    const MutableView out = mirror.output(outputs->out), lse = mirror.output(outputs->lse);
+    const auto declined = [](const Error& error) {
+        return std::string(error.what()).find("a kernel that fits") != std::string::npos;
+    };
+    try {
+        attend(context, q, k, v, out, options, lse);
+    } catch (const Error& error) {
+        if (declined(error)) { return nullptr; }
+        throw;
+    }
+    if (!forward_only()) {
+        AttentionGradients gradients{.dq = mirror.output(outputs->dq),
+                                     .dk = mirror.output(outputs->dk),
+                                     .dv = mirror.output(outputs->dv),
+                                     .dbias = mirror.output(outputs->dbias),
+                                     .dsinks = mirror.output(outputs->dsinks),
+                                     .dalibi_slopes = mirror.output(outputs->dslopes)};
+        const View dout = mirror.input(p.dout), dlse = mirror.input(p.dlse);
+        attend_backward(context, q, k, v, out, lse, dout, gradients, options, dlse);
+    }
+    if (out_without_lse(p)) { attend(context, q, k, v, out, options); }
+    context.synchronise();
+    mirror.bring_back();
+    return outputs;
+}
+
+}  // namespace heed::conformance
