@@ -47,7 +47,7 @@ ModelShape with_attention(const ModelShape& model, AttentionKind kind, const Att
     check_shape("with_attention", model);
     if (choice.groups < 0 || choice.groups > model.heads || (choice.groups > 0 && model.heads % choice.groups != 0)) {
         throw Error("[with_attention] groups: expected a divisor of the " + std::to_string(model.heads) +
-                    " heads, came " + std::to_string(choice.groups));
+                    " heads, got " + std::to_string(choice.groups));
     }
     ModelShape result = model;
     if (kind == AttentionKind::mla) {

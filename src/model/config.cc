@@ -57,8 +57,10 @@ std::int64_t set_head(const ConfigReader& c, const Family& family, Purpose purpo
     return 0;
 }
 
-ModelConfig family_config(const ConfigReader& c, Purpose purpose, std::int64_t& classes) {
-    const Family& family = family_of(c, c.first_text("architectures"));
+ModelConfig family_config(const ConfigReader& reader, Purpose purpose, std::int64_t& classes) {
+    const Family& family = family_of(reader, reader.first_text("architectures"));
+    // A file without a type means that of its architecture, for all who read it.
+    const ConfigReader c = reader.has("model_type") ? reader : reader.with_text("model_type", family.model_type);
     ModelConfig model = family.read(c);
     model.family = family.model_type;
     classes = set_head(c, family, purpose, model);
@@ -180,10 +182,15 @@ void complete_stack(const std::string& name, const ModelConfig& m, StackConfig& 
         check.range("positions.skip_padding", positions.skip_padding, -1, positions.rows - 2);
     }
     if (positions.kind == PositionKind::relative) {
-        check.range("positions.buckets.count", positions.buckets.count, 2, shape_limit::width);
-        check.range("positions.buckets.max_distance", positions.buckets.max_distance, 1, shape_limit::rows);
         positions.buckets.bidirectional = !stack.causal;
-        static_cast<void>(relative_bucket(0, positions.buckets));
+        // Half of the buckets of a direction are for one distance each; the others lie beyond those.
+        const std::int64_t exact = positions.buckets.count / (stack.causal ? 2 : 4);
+        check.range("positions.buckets.count", positions.buckets.count, stack.causal ? 2 : 4, shape_limit::width);
+        if (!stack.causal && positions.buckets.count % 2 != 0) {
+            check.refuse("positions.buckets.count", "an even number in a stack that sees both ways",
+                         std::to_string(positions.buckets.count));
+        }
+        check.range("positions.buckets.max_distance", positions.buckets.max_distance, exact + 1, shape_limit::rows);
     }
     for (std::size_t i = 0; i < stack.layers.size(); ++i) {
         const ConfigChecker layer(name + ".layers[" + std::to_string(i) + "].");

@@ -20,8 +20,14 @@ std::string joined(ConfigReader::Key key) {
 ConfigReader::ConfigReader(std::string_view function, std::string_view text)
     : function_(function), source_(text), object_(parse_config(function, text)) {}
 
+ConfigReader ConfigReader::with_text(std::string_view key, std::string_view value) const {
+    nlohmann::json object = object_;
+    object[std::string(key)] = value;
+    return ConfigReader(function_, object.dump());
+}
+
 void ConfigReader::fail(std::string_view key, const std::string& expected, const std::string& came) const {
-    throw Error("[" + function_ + "] " + std::string(key) + ": expected " + expected + ", came " + came);
+    throw Error("[" + function_ + "] " + std::string(key) + ": expected " + expected + ", got " + came);
 }
 
 const nlohmann::json* ConfigReader::find(std::string_view key) const {

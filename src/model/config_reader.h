@@ -32,8 +32,11 @@ public:
     bool has(std::string_view key) const { return find(key) != nullptr; }
     bool mentions(std::string_view key) const { return object_.contains(key); }  ///< be it as null
 
-    /// Error `[function] key: expected ..., came ...` with the value as it stands in the file.
+    /// Error `[function] key: expected ..., got ...` with the value as it stands in the file.
     [[noreturn]] void refuse(std::string_view key, const std::string& expected) const;
+
+    /// The same with a key more.
+    ConfigReader with_text(std::string_view key, std::string_view value) const;
 
     std::string_view source() const { return source_; }
     const std::string& function() const { return function_; }
@@ -43,7 +46,7 @@ private:
     [[noreturn]] void fail(std::string_view key, const std::string& expected, const std::string& came) const;
 
     std::string function_;
-    std::string_view source_;
+    std::string source_;
     nlohmann::json object_;
 };
 

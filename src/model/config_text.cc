@@ -25,8 +25,7 @@ std::string shown(const json& value) {
 
 json parse_config(std::string_view function, std::string_view text) {
     const auto fail = [&](std::string_view key, const std::string& expected, const std::string& came) {
-        throw Error("[" + std::string(function) + "] " + std::string(key) + ": expected " + expected + ", came " +
-                    came);
+        throw Error("[" + std::string(function) + "] " + std::string(key) + ": expected " + expected + ", got " + came);
     };
     if (text.size() > text_limit) {
         fail("json", "at most " + std::to_string(text_limit) + " bytes", std::to_string(text.size()));

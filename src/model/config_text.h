@@ -6,7 +6,7 @@
 namespace heed {
 
 /// An untrusted config.json: one JSON object of bounded size and depth, no key twice in one place. Anything else is an
-/// Error `[function] json: expected ..., came ...`.
+/// Error `[function] json: expected ..., got ...`.
 nlohmann::json parse_config(std::string_view function, std::string_view text);
 
 /// A value as an error message can show it: plain ASCII, short.

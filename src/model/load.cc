@@ -6,7 +6,7 @@
 
 #include "io/file.h"
 #include "model/config_reader.h"
-#include "model/config_text.h"
+#include "model/index.h"
 #include "model/model_state.h"
 
 namespace heed {
@@ -55,38 +55,19 @@ public:
     std::vector<SafetensorsFile> take() { return std::move(files_); }
 
 private:
-    static void check_file_name(const std::filesystem::path& index, const std::string& name) {
-        const bool plain = !name.empty() && name != "." && name != ".." &&
-                           name.find_first_of(std::string_view("/\\\0", 3)) == std::string::npos;
-        if (!plain) {
-            throw FileError("[Model::load] " + index.string() +
-                            ": weight_map: expected names of files in the folder, got " + in_quotes(name));
-        }
-    }
-
     void open_shards(const std::filesystem::path& folder, const std::filesystem::path& index) {
-        const nlohmann::json file = in_file(index, [&] { return parse_config("Model::load", read_text(index)); });
-        const auto map = file.find("weight_map");
-        if (map == file.end() || !map->is_object()) {
-            throw FileError("[Model::load] " + index.string() + ": weight_map: expected an object, got none");
-        }
         std::map<std::string, std::size_t> opened;
-        for (const auto& [tensor, shard] : map->items()) {
-            if (!shard.is_string()) {
-                throw FileError("[Model::load] " + index.string() + ": weight_map: expected file names, got " +
-                                shown(shard));
+        const auto entries = read_weight_index(index.string(), read_text(index));
+        for (const auto& [tensor, shard] : entries) {
+            if (!opened.contains(shard)) {
+                files_.push_back(SafetensorsFile::open(folder / shard));
+                opened.emplace(shard, files_.size() - 1);
             }
-            const auto name = shard.get<std::string>();
-            check_file_name(index, name);
-            if (!opened.contains(name)) {
-                files_.push_back(SafetensorsFile::open(folder / name));
-                opened.emplace(name, files_.size() - 1);
+            if (!files_[opened[shard]].contains(tensor)) {
+                throw FileError("[Model::load] " + (folder / shard).string() + ": expected tensor " +
+                                in_quotes(tensor) + ", which the index says is there, got none");
             }
-            if (!files_[opened[name]].contains(tensor)) {
-                throw FileError("[Model::load] " + (folder / name).string() + ": expected tensor " + in_quotes(tensor) +
-                                ", which the index says is there, got none");
-            }
-            where_.emplace(tensor, opened[name]);
+            where_.emplace(tensor, opened[shard]);
         }
     }
 

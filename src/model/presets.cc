@@ -197,7 +197,7 @@ ModelShape model_preset(std::string_view name) {
     }
     constexpr std::size_t longest = 64;  // of a name worth repeating and comparing
     name = name.substr(0, longest);
-    throw Error("[model_preset] name: expected a preset such as " + nearest_names(name) + ", came '" +
+    throw Error("[model_preset] name: expected a preset such as " + nearest_names(name) + ", got '" +
                 std::string(name) + "'");
 }
 

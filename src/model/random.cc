@@ -1,6 +1,8 @@
 #include <heed/model.h>
 #include <heed/random.h>
 
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <numbers>
 
@@ -44,12 +46,16 @@ public:
     Parameter* take(const ParameterSpec& spec) override {
         if (spec.optional) { return nullptr; }
         Tensor tensor(options_.dtype, spec.shape);
-        const std::int64_t n = tensor.elements();
         const double width = spread(spec);
         const auto index = static_cast<std::uint32_t>(parameters_.list().size());
-        for (std::int64_t i = 0; i < n; ++i) {
-            const double value = spec.init == Init::ones ? 1 : width == 0 ? 0 : width * normal(index, i);
-            write_number(options_.dtype, tensor.data(), i, value);
+        const std::int64_t n = tensor.elements();
+        for (std::int64_t i = 0; i < n; i += 4) {
+            std::array<double, 4> numbers{};
+            if (spec.init == Init::ones) { numbers.fill(1); }
+            if (width != 0) { numbers = normals(index, i / 4, width); }
+            for (std::int64_t j = i; j < std::min(i + 4, n); ++j) {
+                write_number(options_.dtype, tensor.data(), j, numbers[static_cast<std::size_t>(j - i)]);
+            }
         }
         return &parameters_.add(Parameter(spec.name, std::move(tensor)));
     }
@@ -68,15 +74,21 @@ private:
         return 0.4 / std::sqrt(inputs) * (spec.init == Init::residual_matrix ? residual_ : 1);
     }
 
-    /// Box and Muller's, from the generator that dropout uses: a number is a function of seed, parameter and place.
-    double normal(std::uint32_t parameter, std::int64_t i) const {
+    /// Box and Muller's, from the generator that dropout uses: numbers are a function of seed, parameter and place.
+    std::array<double, 4> normals(std::uint32_t parameter, std::int64_t i, double width) const {
         const auto word = static_cast<std::uint64_t>(i);
         const auto bits =
             philox4x32({static_cast<std::uint32_t>(word), static_cast<std::uint32_t>(word >> 32U), parameter, 0x6e6eU},
                        options_.seed);
-        const double u = (static_cast<double>(bits[0]) + 0.5) / 4294967296.0;
-        const double v = (static_cast<double>(bits[1]) + 0.5) / 4294967296.0;
-        return std::sqrt(-2 * std::log(u)) * std::cos(2 * std::numbers::pi * v);
+        std::array<double, 4> result{};
+        for (std::size_t pair = 0; pair < 4; pair += 2) {
+            const double u = (static_cast<double>(bits[pair]) + 0.5) / 4294967296.0;
+            const double angle = 2 * std::numbers::pi * (static_cast<double>(bits[pair + 1]) / 4294967296.0);
+            const double radius = width * std::sqrt(-2 * std::log(u));
+            result[pair] = radius * std::cos(angle);
+            result[pair + 1] = radius * std::sin(angle);
+        }
+        return result;
     }
 
     RandomOptions options_;

@@ -15,7 +15,7 @@ public:
         }
     }
     [[noreturn]] void refuse(std::string_view field, const std::string& expected, const std::string& came) const {
-        throw Error("[" + std::string(function_) + "] " + std::string(field) + ": expected " + expected + ", came " +
+        throw Error("[" + std::string(function_) + "] " + std::string(field) + ": expected " + expected + ", got " +
                     came);
     }
 

@@ -10,7 +10,7 @@ constexpr std::int64_t width = 1 << 24;  // d_model, d_ff, ranks, sizes of a hea
 constexpr std::int64_t rows = 1 << 30;   // vocabulary, positions
 }  // namespace shape_limit
 
-/// Throws Error `[function] field: expected ..., came ...` unless every field is in range and they agree.
+/// Throws Error `[function] field: expected ..., got ...` unless every field is in range and they agree.
 void check_shape(std::string_view function, const ModelShape& model);
 
 }  // namespace heed

@@ -164,7 +164,7 @@ Count cached_bytes(const ModelShape& m, Count bytes_per_number) {
 void check_argument(std::string_view function, std::string_view argument, std::int64_t value, std::int64_t low) {
     if (value < low) {
         throw Error("[" + std::string(function) + "] " + std::string(argument) + ": expected " + std::to_string(low) +
-                    " or more, came " + std::to_string(value));
+                    " or more, got " + std::to_string(value));
     }
 }
 
@@ -174,7 +174,7 @@ auto counting(std::string_view function, const ModelShape& model, F&& count) {
     try {
         return count();
     } catch (const CountOverflow&) {
-        throw Error("[" + std::string(function) + "] model: expected counts below 2^63, came a larger one");
+        throw Error("[" + std::string(function) + "] model: expected counts below 2^63, got a larger one");
     }
 }
 

@@ -1,4 +1,5 @@
 #include <heed/error.h>
+#include <heed/model_config.h>
 #include <heed/positions.h>
 #include <heed/sizes.h>
 
@@ -38,11 +39,26 @@ void read_rope(std::string_view text) {
     } catch (const heed::Error&) { return; }
 }
 
+/// What is accepted is complete, and its written form is read as the same model.
+void read_whole(std::string_view text) {
+    try {
+        const heed::ModelConfig config = heed::read_model_config(text);
+        require(!config.last().layers.empty() && config.last().layers.size() <= 512);
+        for (const heed::LayerConfig& layer : config.last().layers) {
+            require(layer.attention.heads > 0 && layer.attention.kv_heads > 0 && layer.attention.head_size > 0);
+            require(layer.attention.heads % layer.attention.kv_heads == 0 && layer.feed_forward.size > 0);
+        }
+        const std::string written = heed::write_model_config(config);
+        require(heed::write_model_config(heed::read_model_config(written)) == written);
+    } catch (const heed::Error&) { return; }
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
     const std::string_view text(reinterpret_cast<const char*>(data), size);
     read_model(text);
     read_rope(text);
+    read_whole(text);
     return 0;
 }

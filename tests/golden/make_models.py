@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Tiny checkpoints with random weights and what transformers computes from them.
 
-    make_models.py FOLDER [--seed N] [--only NAME ...]
+    make_models.py FOLDER [--seed N] [--large] [--only NAME ...]
 
 FOLDER/NAME gets config.json, model.safetensors and expected.safetensors: inputs, logits, hidden.N, attention.N
 (encoder_attention.N, decoder_attention.N, cross_attention.N), greedy, beamK, loss and grad.PARAMETER. Sizes follow from
@@ -17,14 +17,16 @@ import transformers
 from safetensors.torch import save_file
 
 NEW_TOKENS = 12
+LARGE = False
 
 
 def sizes(rng):
-    head = rng.choice([4, 6, 8, 10])
-    kv_heads = rng.choice([1, 2, 3])
-    heads = kv_heads * rng.choice([1, 2, 3])
-    return {"head": head, "heads": heads, "kv_heads": kv_heads, "ffn": rng.choice([20, 36, 50]),
-            "layers": rng.choice([1, 2, 3]), "vocab": rng.choice([40, 51, 64])}
+    """Small, so that the files are, unless the machine has the time (--large)."""
+    head = rng.choice([16, 24, 32] if LARGE else [4, 6])
+    kv_heads = rng.choice([1, 2, 3] if LARGE else [1, 2])
+    heads = kv_heads * rng.choice([1, 2, 3] if LARGE else [1, 2])
+    return {"head": head, "heads": heads, "kv_heads": kv_heads, "ffn": rng.choice([100, 172] if LARGE else [10, 14]),
+            "layers": rng.choice([2, 3, 4] if LARGE else [1, 2]), "vocab": rng.choice([301, 512] if LARGE else [23, 30])}
 
 
 def decoder(name, rng, own_width=False, **more):
@@ -35,10 +37,15 @@ def decoder(name, rng, own_width=False, **more):
             "max_position_embeddings": 64, "initializer_range": 0.2, "pad_token_id": 0, "bos_token_id": 1,
             "eos_token_id": 2}
     if own_width:
-        keys["hidden_size"] = rng.choice([20, 28, 36])
+        keys["hidden_size"] = rng.choice([60, 84] if LARGE else [14, 18])
         keys["head_dim"] = s["head"]
     keys.update(more)
     return transformers.AutoConfig.for_model(name, **keys)
+
+
+def aligned():
+    """torch's products of experts want rows of whole 16 bytes."""
+    return {} if LARGE else {"hidden_size": 16, "intermediate_size": 12, "head_dim": 8}
 
 
 def rope(kind, **more):
@@ -67,7 +74,7 @@ def translator(name, rng, **more):
 def t5(rng, **more):
     s = sizes(rng)
     return transformers.AutoConfig.for_model("t5", **{
-        "vocab_size": s["vocab"], "d_model": rng.choice([20, 28]), "d_kv": s["head"], "d_ff": s["ffn"],
+        "vocab_size": s["vocab"], "d_model": rng.choice([60, 84] if LARGE else [14, 18]), "d_kv": s["head"], "d_ff": s["ffn"],
         "num_layers": s["layers"], "num_decoder_layers": rng.randint(1, s["layers"]), "num_heads": s["heads"],
         "relative_attention_num_buckets": rng.choice([8, 16, 32]), "relative_attention_max_distance": 20,
         "decoder_start_token_id": 0, "pad_token_id": 0, "eos_token_id": 2, **more})
@@ -101,7 +108,8 @@ def deepseek(name, rng, **more):
             "qk_nope_head_dim": rng.choice([6, 8]), "qk_rope_head_dim": rng.choice([4, 6]),
             "v_head_dim": rng.choice([6, 10]), "n_routed_experts": 6, "num_experts_per_tok": 2, "n_shared_experts": 1,
             "moe_intermediate_size": 12, "first_k_dense_replace": 1, "num_hidden_layers": 2}
-    keys.update(more)
+    keys.update(aligned(), **more)
+    keys.pop("head_dim", None)
     config = decoder(name, rng, **keys)
     config.num_key_value_heads = config.num_attention_heads
     return config
@@ -122,7 +130,7 @@ MODELS = {
     "gpt-neox": neox,
     "gpt-neox-serial": lambda r: neox(r, use_parallel_residual=False),
     "gpt-oss-sinks": lambda r: decoder("gpt_oss", r, own_width=True, sliding_window=5, num_local_experts=5,
-                                       num_experts_per_tok=2),
+                                       num_experts_per_tok=2, **aligned()),
     "gpt2": gpt2,
     "gpt2-scaled": lambda r: gpt2(r, scale_attn_by_inverse_layer_idx=True, n_inner=30, activation_function="relu"),
     "llama": lambda r: decoder("llama", r, own_width=True),
@@ -136,7 +144,7 @@ MODELS = {
         "yarn", factor=4.0, original_max_position_embeddings=16)),
     "marian": lambda r: translator("marian", r, scale_embedding=True, activation_function="swish"),
     "mistral-window": lambda r: decoder("mistral", r, own_width=True, sliding_window=5),
-    "mixtral-experts": lambda r: decoder("mixtral", r, num_local_experts=5, num_experts_per_tok=2),
+    "mixtral-experts": lambda r: decoder("mixtral", r, num_local_experts=5, num_experts_per_tok=2, **aligned()),
     "modernbert": lambda r: encoder("modernbert", r, local_attention=6, num_hidden_layers=4, pad_token_id=0),
     "olmo2": lambda r: decoder("olmo2", r),
     "phi3": lambda r: decoder("phi3", r),
@@ -233,8 +241,11 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=pathlib.Path)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--large", action="store_true")
     parser.add_argument("--only", nargs="*")
     arguments = parser.parse_args()
+    global LARGE
+    LARGE = arguments.large
     torch.set_num_threads(1)
     for index, (name, configure) in enumerate(MODELS.items()):
         if arguments.only and name not in arguments.only:

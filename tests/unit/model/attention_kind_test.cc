@@ -55,7 +55,7 @@ TEST(AttentionKind, RefusesGroupsThatDoNotDivide) {
         with_attention(model_preset("llama-3-8b"), AttentionKind::gqa, {.groups = 5});
         FAIL() << "no error";
     } catch (const Error& error) {
-        EXPECT_STREQ(error.what(), "[with_attention] groups: expected a divisor of the 32 heads, came 5");
+        EXPECT_STREQ(error.what(), "[with_attention] groups: expected a divisor of the 32 heads, got 5");
     }
     EXPECT_THROW(with_attention(model_preset("gpt2"), AttentionKind::gqa, {.groups = -4}), Error);
     EXPECT_THROW(with_attention(model_preset("gpt2"), AttentionKind::mla, {.latent = LatentAttention{}}), Error);

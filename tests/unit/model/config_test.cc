@@ -126,7 +126,7 @@ TEST(Config, BothSpellings) {
         EXPECT_EQ(total(gpt2), expected) << new_key;
     }
     EXPECT_EQ(message_with("gpt2", "hidden_size", 128),
-              "[model_from_config] hidden_size: expected the same as n_embd, 64, came 128");
+              "[model_from_config] hidden_size: expected the same as n_embd, 64, got 128");
 }
 
 TEST(Config, BiasesAndTying) {
@@ -168,7 +168,7 @@ TEST(Config, ArchitectureDecidesTheHead) {
     llama["architectures"] = {"LlamaModel"};
     EXPECT_EQ(total(llama), full - vocab * d);
     EXPECT_EQ(message_with("llama", "architectures", {"LlamaForTokenClassification"}),
-              "[model_from_config] architectures: expected LlamaForCausalLM or LlamaModel, came "
+              "[model_from_config] architectures: expected LlamaForCausalLM or LlamaModel, got "
               "[\"LlamaForTokenClassification\"]");
 }
 
@@ -185,52 +185,51 @@ TEST(Config, UnequalStacks) {
 
 TEST(Config, MessagesNameKeyExpectationAndValue) {
     EXPECT_EQ(message_without("llama", "hidden_size"),
-              "[model_from_config] hidden_size: expected an integer from 1 to 16777216, came no such key");
-    EXPECT_EQ(
-        message_without("gpt2", "n_layer"),
-        "[model_from_config] n_layer or num_hidden_layers: expected an integer from 1 to 65536, came no such key");
+              "[model_from_config] hidden_size: expected an integer from 1 to 16777216, got no such key");
+    EXPECT_EQ(message_without("gpt2", "n_layer"),
+              "[model_from_config] n_layer or num_hidden_layers: expected an integer from 1 to 65536, got no such key");
     EXPECT_EQ(message_with("llama", "hidden_size", nullptr),
-              "[model_from_config] hidden_size: expected an integer from 1 to 16777216, came null");
+              "[model_from_config] hidden_size: expected an integer from 1 to 16777216, got null");
     EXPECT_EQ(message_with("llama", "hidden_size", -64),
-              "[model_from_config] hidden_size: expected an integer from 1 to 16777216, came -64");
+              "[model_from_config] hidden_size: expected an integer from 1 to 16777216, got -64");
     EXPECT_EQ(message_with("llama", "hidden_size", 64.0),
-              "[model_from_config] hidden_size: expected an integer from 1 to 16777216, came 64.0");
+              "[model_from_config] hidden_size: expected an integer from 1 to 16777216, got 64.0");
     EXPECT_EQ(message_with("llama", "hidden_size", "64"),
-              "[model_from_config] hidden_size: expected an integer from 1 to 16777216, came \"64\"");
+              "[model_from_config] hidden_size: expected an integer from 1 to 16777216, got \"64\"");
     EXPECT_EQ(message_with("llama", "hidden_size", 18446744073709551615ULL),
-              "[model_from_config] hidden_size: expected an integer from 1 to 16777216, came 18446744073709551615");
+              "[model_from_config] hidden_size: expected an integer from 1 to 16777216, got 18446744073709551615");
     EXPECT_EQ(message_with("llama", "num_key_value_heads", 3),
-              "[model_from_config] num_key_value_heads: expected a divisor of the 4 heads, came 3");
+              "[model_from_config] num_key_value_heads: expected a divisor of the 4 heads, got 3");
     EXPECT_EQ(message_with("gpt2", "n_head", 5),
-              "[model_from_config] n_head: expected a divisor of the width 64, came 5");
+              "[model_from_config] n_head: expected a divisor of the width 64, got 5");
     EXPECT_EQ(message_with("llama", "tie_word_embeddings", "yes"),
-              "[model_from_config] tie_word_embeddings: expected true or false, came \"yes\"");
+              "[model_from_config] tie_word_embeddings: expected true or false, got \"yes\"");
     EXPECT_EQ(message_with("marian", "decoder_vocab_size", 200),
-              "[model_from_config] decoder_vocab_size: expected the same as vocab_size, 160, came 200");
+              "[model_from_config] decoder_vocab_size: expected the same as vocab_size, 160, got 200");
     EXPECT_EQ(message_with("gpt2", "add_cross_attention", true),
-              "[model_from_config] add_cross_attention: expected false, came true");
+              "[model_from_config] add_cross_attention: expected false, got true");
     EXPECT_EQ(message_with("deepseek-v3-mla", "num_experts_per_tok", 5),
-              "[model_from_config] num_experts_per_tok: expected an integer from 1 to 4, came 5");
+              "[model_from_config] num_experts_per_tok: expected an integer from 1 to 4, got 5");
     EXPECT_NE(message_with("llama", "model_type", "mamba").find("expected one of bart, bert, bloom, "),
               std::string::npos);
-    EXPECT_NE(message_with("llama", "model_type", 7).find("model_type: expected a string, came 7"), std::string::npos);
-    EXPECT_NE(message_with("llama", "architectures", "Llama").find("expected a list of strings, came \"Llama\""),
+    EXPECT_NE(message_with("llama", "model_type", 7).find("model_type: expected a string, got 7"), std::string::npos);
+    EXPECT_NE(message_with("llama", "architectures", "Llama").find("expected a list of strings, got \"Llama\""),
               std::string::npos);
-    EXPECT_NE(message_with("llama", "architectures", {1}).find("expected a list of strings, came [1]"),
+    EXPECT_NE(message_with("llama", "architectures", {1}).find("expected a list of strings, got [1]"),
               std::string::npos);
 }
 
 TEST(Config, HostileText) {
-    EXPECT_EQ(message_of_text(""), "[model_from_config] json: expected JSON text, came something else at byte 1");
-    EXPECT_EQ(message_of_text("[1]"), "[model_from_config] json: expected an object, came [1]");
-    EXPECT_EQ(message_of_text("null"), "[model_from_config] json: expected an object, came null");
+    EXPECT_EQ(message_of_text(""), "[model_from_config] json: expected JSON text, got something else at byte 1");
+    EXPECT_EQ(message_of_text("[1]"), "[model_from_config] json: expected an object, got [1]");
+    EXPECT_EQ(message_of_text("null"), "[model_from_config] json: expected an object, got null");
     EXPECT_NE(message_of_text("{} {}").find("expected JSON text"), std::string::npos);
     EXPECT_NE(message_of_text("{\"model_type\": \"\xff\"}").find("expected JSON text"), std::string::npos);
     EXPECT_NE(message_of_text("{\"a\": 1e999}").find("that a double can hold"), std::string::npos);
     EXPECT_EQ(message_of_text("{\"a\": 1, \"b\": 2, \"a\": 3}"),
-              "[model_from_config] json: expected every key once, came \"a\" twice");
+              "[model_from_config] json: expected every key once, got \"a\" twice");
     EXPECT_EQ(message_of_text(std::string(100000, '[')),
-              "[model_from_config] json: expected at most 32 levels, came more");
+              "[model_from_config] json: expected at most 32 levels, got more");
     EXPECT_NE(message_of_text(std::string((16U << 20U) + 1, ' ')).find("at most 16777216 bytes"), std::string::npos);
     // Nothing that a terminal would obey, and not more than fits a line.
     const std::string text = message_with("llama", "vocab_size", "\x1b[31m" + std::string(5000, 'x'));

@@ -52,7 +52,7 @@ TEST(ModelConfig, MistakesNameTheLineAndTheKey) {
     EXPECT_EQ(refusal("{\"vocab\": 10, \"d_model\": 8,\n \"decoder\": {\n  \"layers\": 1,\n  \"attention\": {\n"
                       "    \"heads\": \"two\"}}}"),
               "[read_model_config] line 5, \"decoder.attention.heads\": expected an integer, got \"two\"");
-    EXPECT_EQ(refusal("{\"vocab\": 10,\n \"dmodel\": 8}").substr(0, 48),
+    EXPECT_EQ(refusal("{\"vocab\": 10,\n \"dmodel\": 8}").substr(0, 50),
               "[read_model_config] line 2, \"dmodel\": expected one");
     EXPECT_EQ(refusal("{\"vocab\": 10, \"d_model\": 8, \"decoder\": {\"layers\": 1,\n\"pattern\": [{},\n"
                       "{\"attention\": {\"core\": \"fast\"}}]}}"),

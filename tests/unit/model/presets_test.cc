@@ -114,7 +114,7 @@ TEST(Presets, UnknownNameGetsTheNearest) {
     } catch (const Error& error) {
         const std::string text = error.what();
         EXPECT_EQ(text.find("[model_preset] name: expected a preset such as llama-3-8b, "), 0U) << text;
-        EXPECT_NE(text.find("came 'lama-3-8b'"), std::string::npos) << text;
+        EXPECT_NE(text.find("got 'lama-3-8b'"), std::string::npos) << text;
     }
     EXPECT_THROW(model_preset(""), Error);
     EXPECT_THROW(model_preset(std::string(1U << 20U, 'x')), Error);

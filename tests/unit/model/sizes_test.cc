@@ -157,24 +157,24 @@ std::string message_of(const ModelShape& model) {
 TEST(Sizes, RefusesShapesThatCannotBe) {
     ModelShape model = model_preset("llama-3-8b");
     model.kv_heads = 5;
-    EXPECT_EQ(message_of(model), "[parameters] kv_heads: expected a divisor of the 32 heads, came 5");
+    EXPECT_EQ(message_of(model), "[parameters] kv_heads: expected a divisor of the 32 heads, got 5");
     model = model_preset("llama-3-8b");
     model.d_model = 0;
-    EXPECT_EQ(message_of(model), "[parameters] d_model: expected 1 to 16777216, came 0");
+    EXPECT_EQ(message_of(model), "[parameters] d_model: expected 1 to 16777216, got 0");
     model = model_preset("llama-3-8b");
     model.encoder_layers = 3;
-    EXPECT_EQ(message_of(model), "[parameters] encoder_layers: expected 0 to 0, came 3");
+    EXPECT_EQ(message_of(model), "[parameters] encoder_layers: expected 0 to 0, got 3");
     model = model_preset("deepseek-v3");
     model.experts->active = 257;
-    EXPECT_EQ(message_of(model), "[parameters] experts.active: expected 1 to 256, came 257");
-    EXPECT_EQ(message_of({}), "[parameters] layers: expected 1 to 65536, came 0");
+    EXPECT_EQ(message_of(model), "[parameters] experts.active: expected 1 to 256, got 257");
+    EXPECT_EQ(message_of({}), "[parameters] layers: expected 1 to 65536, got 0");
 }
 
 TEST(Sizes, RefusesCountsThatDoNotFit) {
     ModelShape model = model_preset("deepseek-v3");
     model.layers = 1 << 16;
     model.d_model = model.experts->d_ff = model.experts->routed = 1 << 24;
-    EXPECT_EQ(message_of(model), "[parameters] model: expected counts below 2^63, came a larger one");
+    EXPECT_EQ(message_of(model), "[parameters] model: expected counts below 2^63, got a larger one");
     constexpr auto huge = std::numeric_limits<std::int64_t>::max();
     EXPECT_THROW(flops_per_token(model_preset("gpt2"), huge), Error);
     EXPECT_THROW(training_flops_per_token(model_preset("gpt2"), huge), Error);
