@@ -269,7 +269,10 @@ Model.save does. The files are mapped; copy reads them into memory.
 >>> heed.Model(config).save("tiny")
 >>> heed.load("tiny").parameters
 920)doc");
-    m.def("model_families", model_families, "model_type names of config.json that heed.load knows.");
+    m.def("model_families", model_families, R"doc(model_type names of config.json that heed.load knows.
+
+>>> "llama" in heed.model_families()
+True)doc");
 }
 
 }  // namespace heed::python

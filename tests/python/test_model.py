@@ -1,0 +1,94 @@
+"""Models through Python: golden files, gradients, generation, saving."""
+import json
+import pathlib
+
+import numpy
+import pytest
+
+import heed
+
+MODELS = pathlib.Path(__file__).parent.parent / "golden" / "data" / "models"
+TINY = {"model_type": "heed", "vocab": 16, "d_model": 8, "decoder": {"layers": 2, "attention": {"heads": 2}}}
+
+
+def expected(name):
+    file = heed.SafetensorsFile(MODELS / name / "expected.safetensors")
+    return {key: file[key] for key in file}
+
+
+@pytest.mark.parametrize("name", ["llama", "bert", "t5", "gpt-oss-sinks"])
+def test_forward_is_that_of_transformers(name):
+    want = expected(name)
+    model = heed.load(MODELS / name)
+    given = {key: want[key] for key in ("attention_mask", "position_ids", "decoder_input_ids") if key in want}
+    got = model.forward(want["input_ids"], **given, capture=("hidden", "attention"))
+    there = want["attention_mask"] == 1
+    for key, value in got.items():
+        mine, theirs = value, want[key]
+        if "decoder_input_ids" not in want or key.startswith("encoder_"):
+            row = there if mine.ndim == 3 else numpy.broadcast_to(there[:, None, :], mine.shape[:3])
+            mine, theirs = mine[row], theirs[row]
+        assert numpy.abs(mine - theirs).max() < 2e-4, key
+
+
+@pytest.mark.parametrize("name", ["llama", "bart", "mixtral-experts"])
+def test_gradients_are_those_of_transformers(name):
+    want = expected(name)
+    labels = want.get("decoder_input_ids", want["input_ids"])[:1]
+    got = heed.load(MODELS / name).gradients(want["input_ids"][:1], labels)
+    assert got["loss"] == pytest.approx(want["loss"], rel=1e-4)
+    for key in want:
+        if key.startswith("grad."):
+            assert numpy.abs(got[key] - want[key]).max() <= 1e-3 * numpy.abs(want[key]).max() + 1e-6, key
+
+
+def test_generation_is_that_of_transformers():
+    want = expected("llama")
+    model = heed.load(MODELS / "llama")
+    new = want["greedy"].shape[1] - want["input_ids"].shape[1]
+    got = model.generate(want["input_ids"][:1], max_new_tokens=new, min_new_tokens=new)
+    assert (got == want["greedy"]).all()
+    want = expected("marian")
+    row = want["input_ids"][:1], want["attention_mask"][:1]
+    new = want["beam4"].shape[1] - 1
+    got = heed.load(MODELS / "marian").generate(*row, max_new_tokens=new, min_new_tokens=new, num_beams=4,
+                                                early_stopping=True)
+    assert (got == want["beam4"]).all()
+
+
+def test_rows_of_a_batch_do_not_matter_to_one_another():
+    model = heed.Model(TINY, seed=2)
+    both = model.generate([[0, 3, 4, 5], [6, 7, 8, 9]], attention_mask=[[0, 1, 1, 1], [1, 1, 1, 1]], max_new_tokens=6)
+    alone = model.generate([[3, 4, 5]], max_new_tokens=6)
+    assert (both[0, 1:] == alone[0]).all()
+    assert both.shape == (2, 10)
+
+
+def test_a_model_is_saved_and_its_numbers_replaced(tmp_path):
+    model = heed.Model(json.dumps(TINY), seed=3)
+    model.save(tmp_path / "tiny")
+    again = heed.load(tmp_path / "tiny")
+    ids = [[1, 2, 3, 4]]
+    assert (model.forward(ids)["logits"] == again.forward(ids)["logits"]).all()
+    other = heed.Model(TINY, seed=4)
+    assert (model.forward(ids)["logits"] != other.forward(ids)["logits"]).any()
+    other.load_state_dict(model.state_dict())
+    assert (model.forward(ids)["logits"] == other.forward(ids)["logits"]).all()
+    assert json.loads(again.config)["d_model"] == 8
+    assert again.parameters == sum(value.size for value in model.state_dict().values())
+
+
+def test_mistakes_are_named():
+    model = heed.Model(TINY)
+    with pytest.raises(heed.Error, match=r"input_ids: expected 0 to 15, got 16"):
+        model.forward([[16]])
+    with pytest.raises(heed.Error, match=r"attention_mask: expected the shape of the ids, \[1, 2\], got \[1, 3\]"):
+        model.forward([[1, 2]], attention_mask=[[1, 1, 1]])
+    with pytest.raises(heed.Error, match="capture"):
+        model.forward([[1]], capture=("everything",))
+    with pytest.raises(heed.Error, match="early_stopping"):
+        model.generate([[1]], early_stopping="maybe")
+    with pytest.raises(heed.Error, match="expected shape|expected floats of shape"):
+        model.load_state_dict({"embedding.weight": numpy.zeros(3, "float32")})
+    with pytest.raises(heed.Error, match="line 1, \"decoder.heads\""):
+        heed.Model({**TINY, "decoder": {"heads": 3}})
