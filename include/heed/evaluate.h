@@ -10,14 +10,14 @@
 
 namespace heed {
 
-enum class Pooling : std::uint8_t {
+enum class EmbedPooling : std::uint8_t {
     mean,  ///< of the tokens that the mask shows
     cls,   ///< the first token
     last,  ///< the last one that the mask shows
 };
 
 struct EmbedOptions {
-    Pooling pooling = Pooling::mean;
+    EmbedPooling pooling = EmbedPooling::mean;
     bool normalise = true;  ///< to length 1
     std::string kernel{};
 };

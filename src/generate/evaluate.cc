@@ -17,7 +17,7 @@ double at(const View& view, std::int64_t row, std::int64_t column) {
 }
 
 /// How much each token counts for the vector of its row.
-std::vector<double> pooling_weights(const ForwardInputs& inputs, Pooling pooling, std::int64_t row) {
+std::vector<double> pooling_weights(const ForwardInputs& inputs, EmbedPooling pooling, std::int64_t row) {
     const std::int64_t length = inputs.input_ids.extent(1);
     std::vector<double> weights(static_cast<std::size_t>(length), 1);
     if (inputs.attention_mask) {
@@ -29,9 +29,9 @@ std::vector<double> pooling_weights(const ForwardInputs& inputs, Pooling pooling
     if (shown == weights.end()) {
         throw Error("[embed] attention_mask: expected a token in every row, got none in row " + std::to_string(row));
     }
-    if (pooling == Pooling::mean) { return weights; }
+    if (pooling == EmbedPooling::mean) { return weights; }
     const auto last = std::find(weights.rbegin(), weights.rend(), 1.0).base() - 1;
-    const auto kept = pooling == Pooling::cls ? shown : last;
+    const auto kept = pooling == EmbedPooling::cls ? shown : last;
     const auto index = static_cast<std::size_t>(kept - weights.begin());
     std::fill(weights.begin(), weights.end(), 0);
     weights[index] = 1;
