@@ -34,6 +34,8 @@ std::string tidy(std::string help) {
 constexpr void (*commands[])(CLI::App&) = {
     add_attend,     //
     add_cache,      //
+    add_compare,    //
+    add_eval,       //
     add_explain,    //
     add_forward,    //
     add_patterns,   //
@@ -41,6 +43,7 @@ constexpr void (*commands[])(CLI::App&) = {
     add_serve,      //
     add_size,       //
     add_tokenize,   //
+    add_train,      //
     add_walkthrough,
 };
 
@@ -66,13 +69,16 @@ int run(int count, char** arguments) {
         "  heed walkthrough                                  a small example, every number of it\n"
         "  heed attend in.safetensors --out out.safetensors  attention on tensors from a file\n"
         "  heed cache llama-3-8b --memory 24                 what caches cost, and how many fit\n"
+        "  heed compare --task induction --out compared      kinds of attention, trained side by side\n"
+        "  heed eval dates                                   how good a trained model is\n"
         "  heed explain --shape 1,32,8,4096,4096,128 --causal --dtype bf16\n"
         "  heed forward MODEL in.safetensors --out out.safetensors --write logits,greedy=16\n"
         "  heed patterns \"causal & window(255, 0)\"           a mask pattern, drawn, and its cost\n"
         "  heed positions --svg rope.svg                     rotary frequencies and their scalings, drawn\n"
         "  heed serve                                        a page that shows attention at work\n"
         "  heed size llama-3-8b                              parameters, operations, cache\n"
-        "  heed tokenize tokenizer.json \"Hello world\"        tokens, their ids and texts\n\n"
+        "  heed tokenize tokenizer.json \"Hello world\"        tokens, their ids and texts\n"
+        "  heed train --task dates --out dates               a small transformer, trained in a minute\n\n"
         "heed COMMAND --help has the options and examples of a command.\n"
         "Exit codes: 0 done, 2 arguments or files that cannot be used, 1 anything else.");
     const auto who = [&] {

@@ -7,6 +7,8 @@ class App;
 /// Each adds one command to the program; the command runs when the program's arguments are parsed.
 void add_attend(CLI::App& app);
 void add_cache(CLI::App& app);
+void add_compare(CLI::App& app);
+void add_eval(CLI::App& app);
 void add_explain(CLI::App& app);
 void add_forward(CLI::App& app);
 void add_patterns(CLI::App& app);
@@ -14,4 +16,5 @@ void add_positions(CLI::App& app);
 void add_serve(CLI::App& app);
 void add_size(CLI::App& app);
 void add_tokenize(CLI::App& app);
+void add_train(CLI::App& app);
 void add_walkthrough(CLI::App& app);

@@ -210,5 +210,9 @@ void add_forward(CLI::App& app) {
                         "row), beam=KxN (the same with K beams)");
     command->add_option("--kernel", arguments->kernel, "Attention kernel by name, such as reference");
     command->add_option("--threads", arguments->threads, "Number of threads; 0: one per core");
+    command->footer(
+        "Examples:\n"
+        "  heed forward MODEL in.safetensors --out out.safetensors\n"
+        "  heed forward MODEL in.safetensors --out out.safetensors --write logits,attention,greedy=16");
     command->callback([arguments] { run_forward(*arguments); });
 }

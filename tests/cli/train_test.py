@@ -1,0 +1,99 @@
+import json
+import os
+import random
+import resource
+import signal
+import subprocess
+import time
+import unittest
+
+from support import HEED, CliTest, run
+
+TINY = ["--d-model", "16", "--layers", "1", "--heads", "2", "--batch", "4", "--threads", "1", "--quiet"]
+
+
+class Train(CliTest):
+    def losses(self, folder):
+        with open(folder / "log.jsonl") as log:
+            return [(line["step"], line["loss"]) for line in map(json.loads, log)]
+
+    def test_a_run_its_score_and_its_files(self):
+        out = self.folder / "run"
+        text = self.succeed("train", "--task", "copy", "--out", out, "--steps", "20", *TINY)
+        self.assertIn("20 steps of 4 sequences", text)
+        self.assertIn("Held-out questions of copy", text)
+        self.assertEqual([step for step, _ in self.losses(out)], list(range(1, 21)))
+        for name in ("run.json", "last.safetensors", "loss.svg", "best/config.json", "best/model.safetensors"):
+            self.assertTrue((out / name).exists(), name)
+        score = json.loads(self.succeed("eval", out, "--json", "--batches", "2"))
+        self.assertGreater(score["loss"], 0)
+        self.assertEqual(score["sequences"], 8)
+        self.refuse("train", "--task", "copy", "--out", out, "--steps", "20", *TINY, saying="--resume")
+
+    def test_killed_at_any_moment_it_goes_on_the_same(self):
+        whole, parts = self.folder / "whole", self.folder / "parts"
+        config = {"data": {"task": "induction"}, "train": {"steps": 60, "batch": 4, "save_every": 5, "validation_batches": 1}}
+        (self.folder / "run.json").write_text(json.dumps(config))
+        arguments = ["train", self.folder / "run.json", "--d-model", "16", "--layers", "1", "--heads", "2", "--threads", "1", "--quiet"]
+        self.succeed(*arguments, "--out", whole)
+        dice = random.Random(11)
+        for _ in range(6):
+            process = subprocess.Popen([HEED, *map(str, arguments), "--out", str(parts), "--resume"],
+                                       stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            time.sleep(dice.uniform(0.01, 0.4))
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+        self.succeed(*arguments, "--out", parts, "--resume")
+        self.assertEqual(self.losses(parts), self.losses(whole))
+        self.assertEqual((parts / "best/model.safetensors").read_bytes(), (whole / "best/model.safetensors").read_bytes())
+
+    def test_own_text_and_lines(self):
+        text = self.folder / "text.txt"
+        text.write_bytes(os.urandom(3000) + b"the quick brown fox " * 200)
+        self.succeed("train", "--text", text, "--out", self.folder / "a", "--steps", "3", "--tokens", "32", *TINY)
+        self.assertIn("bits a byte", self.succeed("eval", self.folder / "a"))
+        lines = self.folder / "lines.jsonl"
+        lines.write_text("".join(json.dumps({"source": f"{n}+1=", "target": str(n + 1)}) + "\n" for n in range(50)))
+        self.succeed("train", "--lines", lines, "--out", self.folder / "b", "--steps", "3", "--tokens", "32", *TINY)
+
+    def test_compare_is_a_table_and_a_chart(self):
+        out = self.folder / "compared"
+        text = self.succeed("compare", "--task", "copy", "--kinds", "mha,mla,linear,hybrid", "--steps", "4", "--out", out, *TINY)
+        rows = [line.split() for line in text.splitlines()]
+        self.assertEqual([row[0] for row in rows if len(row) > 8][1:], ["mha", "mla", "linear", "hybrid"])
+        report = {entry["kind"]: entry for entry in json.loads((out / "compare.json").read_text())}
+        self.assertEqual(report["linear"]["cache_bytes_per_token"], 0)
+        self.assertLess(report["mla"]["cache_bytes_per_token"], report["mha"]["cache_bytes_per_token"])
+        self.assertIn("</svg>", (out / "compare.svg").read_text())
+
+    def test_mistakes(self):
+        out = ["--out", self.folder / "x"]
+        self.refuse("train", *out, saying="expected a CONFIG, --task, --text or --lines")
+        self.refuse("train", "--task", "dat", *out, saying="dates, grammar, induction")
+        self.refuse("train", "--task", "copy", "--attention", "mhaa", *out, saying="mhaa")
+        self.refuse("train", "--text", self.folder / "none", *out, saying="none")
+        self.refuse("train", self.folder / "none.json", *out, saying="none.json")
+        (self.folder / "bad.json").write_text('{"data": {"task": "copy"}, "train": {"stepps": 1}}')
+        self.refuse("train", self.folder / "bad.json", *out, saying="stepps")
+        self.refuse("eval", self.folder / "none", saying="run.json")
+        self.refuse("compare", "--task", "copy", "--kinds", "mha,x", *out, *TINY, "--steps", "1", saying="'x'")
+
+    def test_a_full_disk_loses_nothing(self):
+        """Files may not grow beyond what the first state needs, as if the disk were full from then on."""
+        out = self.folder / "run"
+        arguments = ["train", "--task", "copy", "--out", out, "--steps", "12", *TINY]
+        self.succeed("train", "--task", "copy", "--out", self.folder / "whole", "--steps", "12", *TINY)
+
+        def little_room():
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (20000, 20000))
+
+        result = run(*arguments, preexec_fn=little_room)
+        self.assertEqual(result.returncode, 2, result.stderr)
+        self.assertIn("File too large", result.stderr)
+        self.succeed(*arguments, "--resume")
+        self.assertEqual(self.losses(out), self.losses(self.folder / "whole"))
+
+
+if __name__ == "__main__":
+    unittest.main()
