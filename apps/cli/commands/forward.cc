@@ -197,22 +197,23 @@ void add_forward(CLI::App& app) {
     using namespace heed::cli;
     auto arguments = std::make_shared<ForwardArguments>();
     CLI::App* command = app.add_subcommand("forward", "Run a model on token ids from a file; write what it computes");
-    command->add_option("model", arguments->model, "Folder with config.json and model.safetensors (or its shards)")
+    command->add_option("MODEL", arguments->model, "Folder with config.json and model.safetensors (or its shards)")
+        ->type_name("FOLDER")
         ->required();
-    command
-        ->add_option("in", arguments->in,
-                     "Safetensors file: input_ids, and where they apply attention_mask, position_ids, token_type_ids, "
-                     "decoder_input_ids, labels")
+    command->add_option("IN", arguments->in, "Safetensors file with input_ids, and more where it applies: see below")
+        ->type_name("FILE")
         ->required();
-    command->add_option("--out", arguments->out, "Safetensors file to write")->required();
-    command->add_option("--write", arguments->write,
-                        "Comma-separated: logits, hidden, attention, loss, grad, greedy=N (N new tokens of the first "
-                        "row), beam=KxN (the same with K beams)");
-    command->add_option("--kernel", arguments->kernel, "Attention kernel by name, such as reference");
-    command->add_option("--threads", arguments->threads, "Number of threads; 0: one per core");
+    command->add_option("--out", arguments->out, "Safetensors file to write")->type_name("FILE")->required();
+    command->add_option("--write", arguments->write, "What to write, separated by commas (default logits): see below")
+        ->type_name("LIST");
+    command->add_option("--kernel", arguments->kernel, "Attention kernel by name, such as reference")
+        ->type_name("NAME");
+    command->add_option("--threads", arguments->threads, "Threads (default: every core)")->type_name("N");
     command->footer(
         "Examples:\n"
         "  heed forward MODEL in.safetensors --out out.safetensors\n"
-        "  heed forward MODEL in.safetensors --out out.safetensors --write logits,attention,greedy=16");
+        "  heed forward MODEL in.safetensors --out out.safetensors --write logits,attention,greedy=16\n"
+        "IN may hold attention_mask, position_ids, token_type_ids, decoder_input_ids and labels beside input_ids.\n"
+        "LIST: logits, hidden, attention, loss, grad, greedy=N (N new tokens of the first row), beam=KxN (K beams).");
     command->callback([arguments] { run_forward(*arguments); });
 }
