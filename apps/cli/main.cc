@@ -32,19 +32,24 @@ std::string tidy(std::string help) {
 
 /// Every command, in the order of --help. A new one is a line here and in commands/commands.h.
 constexpr void (*commands[])(CLI::App&) = {
-    add_attend,     //
-    add_cache,      //
-    add_compare,    //
-    add_eval,       //
-    add_explain,    //
-    add_forward,    //
-    add_patterns,   //
-    add_positions,  //
-    add_serve,      //
-    add_size,       //
-    add_tokenize,   //
-    add_train,      //
-    add_walkthrough,
+    add_attend,       //
+    add_cache,        //
+    add_compare,      //
+    add_embed,        //
+    add_eval,         //
+    add_explain,      //
+    add_forward,      //
+    add_generate,     //
+    add_inspect,      //
+    add_patterns,     //
+    add_positions,    //
+    add_score,        //
+    add_serve,        //
+    add_size,         //
+    add_tokenize,     //
+    add_train,        //
+    add_translate,    //
+    add_walkthrough,  //
 };
 
 /// Why no command was found: none was given, or none is called that.
@@ -71,14 +76,19 @@ int run(int count, char** arguments) {
         "  heed cache llama-3-8b --memory 24                 what caches cost, and how many fit\n"
         "  heed compare --task induction --out compared      kinds of attention, trained side by side\n"
         "  heed eval dates                                   how good a trained model is\n"
+        "  heed embed path/to/model \"A text\" \"Another\"       texts as vectors\n"
         "  heed explain --shape 1,32,8,4096,4096,128 --causal --dtype bf16\n"
         "  heed forward MODEL in.safetensors --out out.safetensors --write logits,greedy=16\n"
+        "  heed generate path/to/model \"Once upon a time\"    a text, continued by a model\n"
+        "  heed inspect path/to/model                        what a model is and what it weighs\n"
         "  heed patterns \"causal & window(255, 0)\"           a mask pattern, drawn, and its cost\n"
         "  heed positions --svg rope.svg                     rotary frequencies and their scalings, drawn\n"
+        "  heed score path/to/model --file book.txt          perplexity, bits per byte\n"
         "  heed serve                                        a page that shows attention at work\n"
         "  heed size llama-3-8b                              parameters, operations, cache\n"
         "  heed tokenize tokenizer.json \"Hello world\"        tokens, their ids and texts\n"
-        "  heed train --task dates --out dates               a small transformer, trained in a minute\n\n"
+        "  heed train --task dates --out dates               a small transformer, trained in a minute\n"
+        "  heed translate path/to/model \"Guten Morgen\"       with an encoder-decoder\n\n"
         "heed COMMAND --help has the options and examples of a command.\n"
         "Exit codes: 0 done, 2 arguments or files that cannot be used, 1 anything else.");
     const auto who = [&] {

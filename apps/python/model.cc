@@ -1,5 +1,4 @@
 #include <heed/model.h>
-#include <heed/search.h>
 
 #include <nanobind/stl/filesystem.h>
 #include <nanobind/stl/optional.h>
@@ -9,35 +8,13 @@
 
 #include "array.h"
 #include "context.h"
+#include "ids.h"
 #include "keywords.h"
 #include "module.h"
 
 namespace heed::python {
 
 namespace {
-
-/// Ids as heed takes them, for the length of a call. A list of numbers, or one axis, is one row.
-class Ids {
-public:
-    Ids(const char* function, const char* argument, nb::handle object) {
-        if (object.is_none()) { return; }
-        if (nb::isinstance<nb::list>(object) || nb::isinstance<nb::tuple>(object)) {
-            // Lists of lists are for NumPy to understand.
-            array_object_ = nb::module_::import_("numpy").attr("asarray")(object);
-            object = array_object_;
-        }
-        array_ = Array(function, argument, object);
-    }
-    View view() const {
-        const View seen = array_.view();
-        return seen && seen.rank() == 1 ? View(seen.dtype(), seen.data(), {1, seen.extent(0)}, {0, seen.stride(0)})
-                                        : seen;
-    }
-
-private:
-    nb::object array_object_;
-    Array array_;
-};
 
 struct PassInputs {
     PassInputs(const char* function, nb::handle input_ids, nb::handle attention_mask, nb::handle position_ids,
@@ -115,31 +92,6 @@ nb::dict gradients_(const Model& model, nb::handle input_ids, nb::handle labels,
         }
     }
     return named;
-}
-
-EarlyStopping early(nb::handle value) {
-    if (nb::isinstance<nb::bool_>(value)) { return nb::cast<bool>(value) ? EarlyStopping::yes : EarlyStopping::no; }
-    if (nb::isinstance<nb::str>(value) && nb::cast<std::string>(value) == "never") { return EarlyStopping::never; }
-    refuse("Model.generate", "early_stopping", "True, False or \"never\"", nb::cast<std::string>(nb::repr(value)));
-}
-
-nb::object generate_(const Model& model, nb::handle input_ids, nb::handle attention_mask, std::int64_t max_new_tokens,
-                     std::int64_t min_new_tokens, std::int64_t num_beams, double length_penalty,
-                     nb::handle early_stopping, const std::optional<std::vector<std::int64_t>>& eos_token_id,
-                     nb::handle context) {
-    const Ids ids("Model.generate", "input_ids", input_ids);
-    const Ids mask("Model.generate", "attention_mask", attention_mask);
-    SearchOptions options;
-    options.max_new_tokens = max_new_tokens;
-    options.min_new_tokens = min_new_tokens;
-    options.num_beams = num_beams;
-    options.length_penalty = length_penalty;
-    options.early_stopping = early(early_stopping);
-    options.eos = eos_token_id;
-    Context& where = choose_context("Model.generate", context);
-    Tensor result;
-    without_gil([&] { result = search_rows(where, model, ids.view(), mask.view(), options); });
-    return copy_out(result, nb::none());
 }
 
 nb::dict state_dict_(const Model& model) {
@@ -222,20 +174,6 @@ inside), of an encoder what stands at each place, of an encoder-decoder the targ
 >>> config = {"model_type": "heed", "vocab": 16, "d_model": 8, "decoder": {"layers": 1, "attention": {"heads": 2}}}
 >>> heed.Model(config).gradients([[1, 2, 3]])["grad.embedding.weight"].shape
 (16, 8))doc")
-        .def(
-            "generate", generate_, nb::arg("input_ids"), nb::arg("attention_mask") = nb::none(),
-            nb::arg("max_new_tokens") = 20, nb::arg("min_new_tokens") = 0, nb::arg("num_beams") = 1,
-            nb::arg("length_penalty") = 1.0, nb::arg("early_stopping") = false, nb::arg("eos_token_id") = nb::none(),
-            nb::arg("context") = nb::none(),
-            nb::sig("def generate(self, input_ids: Any, attention_mask: Any = None, max_new_tokens: int = 20, "
-                    "min_new_tokens: int = 0, num_beams: int = 1, length_penalty: float = 1.0, "
-                    "early_stopping: bool | Literal['never'] = False, eos_token_id: Sequence[int] | None = None, "
-                    "context: Any = None) -> Any"),
-            R"doc(The most probable continuation, greedily or with beams: prompt and continuation, or the decoder's sequence.
-
->>> config = {"model_type": "heed", "vocab": 16, "d_model": 8, "decoder": {"layers": 1, "attention": {"heads": 2}}}
->>> heed.Model(config).generate([[1, 2, 3]], max_new_tokens=4).shape
-(1, 7))doc")
         .def("state_dict", state_dict_, nb::sig("def state_dict(self) -> dict[str, Any]"),
              "Copies of all parameters by name, as the checkpoint has them.")
         .def("load_state_dict", load_state_dict_, nb::arg("tensors"),

@@ -12,6 +12,7 @@ void bind_cache(nb::module_& m);
 void bind_context(nb::module_& m);
 void bind_convert_heads(nb::module_& m);
 void bind_error(nb::module_& m);
+void bind_generate(nb::module_& m);
 void bind_infini_attention(nb::module_& m);
 void bind_inspect(nb::module_& m);
 void bind_linear_attention(nb::module_& m);

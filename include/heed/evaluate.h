@@ -7,6 +7,7 @@
 #include <vector>
 
 #include <heed/model.h>
+#include <heed/tokenizer.h>
 
 namespace heed {
 
@@ -25,6 +26,11 @@ struct EmbedOptions {
 /// One vector for each row of input_ids [B,T]: [B,d] f32, from the last layer's output.
 HEED_API Tensor embed(Context& context, const Model& model, const ForwardInputs& inputs,
                       const EmbedOptions& options = {});
+
+/// One vector for each text, [B,d]. Texts are cut where the tokenizer's file says so, and computed a few at a time with
+/// others of about their length.
+HEED_API Tensor embed_texts(Context& context, const Model& model, const Tokenizer& tokenizer,
+                            std::span<const std::string> texts, const EmbedOptions& options = {});
 
 struct ScoreOptions {
     std::int64_t window = 0;  ///< tokens that the model sees at once; 0: what it was made for, at most 1024

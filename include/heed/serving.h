@@ -112,6 +112,23 @@ private:
     std::unique_ptr<State> state_;
 };
 
+struct GenerateOptions {
+    std::int64_t max_new_tokens = 20;
+    std::int64_t min_new_tokens = 0;
+    SamplingOptions sampling{};
+    std::optional<std::vector<std::int64_t>> eos = std::nullopt;
+    std::vector<std::string> stop{};
+    Speculation speculation{};
+    std::optional<Tokenizer> tokenizer = std::nullopt;  ///< for stop strings
+    std::string kernel{};
+};
+
+/// Every row of input_ids [B,T], all in one batch: [B,L] i64 as transformers' generate gives it. Of a decoder the
+/// prompts, their padding kept, and the continuations; of an encoder-decoder the targets, start token first. Padding
+/// behind what is shorter. Tokens that attention_mask hides are left out. Row r draws as sequence r.
+HEED_API Tensor generate_rows(Context& context, const Model& model, const View& input_ids, const View& attention_mask,
+                              const GenerateOptions& options = {});
+
 /// One text to its end; `options.decoding` is made as large as it needs.
 HEED_API Generated generate(Context& context, const Model& model, Request request, ServingOptions options = {});
 

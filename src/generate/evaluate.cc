@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 namespace heed {
 namespace {
@@ -94,6 +95,52 @@ Tensor embed(Context& context, const Model& model, const ForwardInputs& inputs, 
         const double scale = options.normalise ? 1 / std::max(std::sqrt(square), 1e-12) : 1;
         for (std::int64_t n = 0; n < width; ++n) {
             vectors.as<float>()[row * width + n] = static_cast<float>(sum[static_cast<std::size_t>(n)] * scale);
+        }
+    }
+    return vectors;
+}
+
+Tensor embed_texts(Context& context, const Model& model, const Tokenizer& tokenizer, std::span<const std::string> texts,
+                   const EmbedOptions& options) {
+    constexpr std::size_t together = 32;
+    std::vector<Encoding> encoded;
+    for (const std::string& text : texts) {
+        encoded.push_back(tokenizer.encode_all(text));
+        if (encoded.back().ids.empty()) {
+            throw Error("[embed_texts] texts: expected at least one token in each, got none in '" + text.substr(0, 40) +
+                        "'");
+        }
+    }
+    const auto length_of = [&](std::size_t n) {
+        return std::accumulate(encoded[n].attention_mask.begin(), encoded[n].attention_mask.end(), std::int64_t{0});
+    };
+    std::vector<std::size_t> order(texts.size());
+    std::iota(order.begin(), order.end(), std::size_t{0});
+    std::stable_sort(order.begin(), order.end(),
+                     [&](std::size_t a, std::size_t b) { return length_of(a) < length_of(b); });
+    Tensor vectors(DType::f32, {static_cast<std::int64_t>(texts.size()), model.config().d_model});
+    for (std::size_t begin = 0; begin < order.size(); begin += together) {
+        const std::size_t end = std::min(begin + together, order.size());
+        const auto rows = static_cast<std::int64_t>(end - begin);
+        const std::int64_t length = std::max<std::int64_t>(1, length_of(order[end - 1]));
+        Tensor ids(DType::i64, {rows, length}), mask(DType::i64, {rows, length}), types(DType::i64, {rows, length});
+        for (std::size_t n = begin; n < end; ++n) {
+            const Encoding& one = encoded[order[n]];
+            std::int64_t at = static_cast<std::int64_t>(n - begin) * length;
+            for (std::size_t t = 0; t < one.ids.size(); ++t) {
+                if (one.attention_mask[t] == 0) { continue; }  // padding that the file asks for
+                ids.as<std::int64_t>()[at] = one.ids[t];
+                types.as<std::int64_t>()[at] = one.type_ids[t];
+                mask.as<std::int64_t>()[at++] = 1;
+            }
+        }
+        ForwardInputs inputs{.input_ids = ids, .attention_mask = mask};
+        if (model.config().token_types > 0) { inputs.token_type_ids = types; }
+        const Tensor part = embed(context, model, inputs, options);
+        for (std::size_t n = begin; n < end; ++n) {
+            const std::int64_t width = part.shape()[1];
+            std::copy_n(part.as<float>() + static_cast<std::int64_t>(n - begin) * width, width,
+                        vectors.as<float>() + static_cast<std::int64_t>(order[n]) * width);
         }
     }
     return vectors;

@@ -235,7 +235,9 @@ struct ServingLoop::State {
         }
         const bool two_stacks = config().kind == ModelKind::encoder_decoder;
         if (two_stacks && config().forced_bos && job.made() == 0) { force(*config().forced_bos); }
-        if (config().forced_eos && job.made() + 1 == job.request.max_new_tokens) { force(*config().forced_eos); }
+        if (two_stacks && config().forced_eos && job.made() + 1 == job.request.max_new_tokens) {
+            force(*config().forced_eos);
+        }
         return sample_token(numbers, job.text, job.request.sampling,
                             {.sequence = job.request.sequence, .step = static_cast<std::uint64_t>(job.made())});
     }

@@ -1,0 +1,236 @@
+#include <heed/evaluate.h>
+#include <heed/search.h>
+#include <heed/serving.h>
+
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <functional>
+
+#include "array.h"
+#include "context.h"
+#include "ids.h"
+#include "keywords.h"
+#include "module.h"
+
+namespace heed::python {
+
+namespace {
+
+EarlyStopping early(nb::handle value) {
+    if (nb::isinstance<nb::bool_>(value)) { return nb::cast<bool>(value) ? EarlyStopping::yes : EarlyStopping::no; }
+    if (nb::isinstance<nb::str>(value) && nb::cast<std::string>(value) == "never") { return EarlyStopping::never; }
+    refuse("Model.generate", "early_stopping", "True, False or \"never\"", nb::cast<std::string>(nb::repr(value)));
+}
+
+std::optional<std::vector<std::int64_t>> end_tokens(nb::handle given) {
+    if (given.is_none()) { return std::nullopt; }
+    if (nb::isinstance<nb::int_>(given)) { return std::vector<std::int64_t>{nb::cast<std::int64_t>(given)}; }
+    return nb::cast<std::vector<std::int64_t>>(given);
+}
+
+Tokenizer tokenizer_of(const char* function, const Model& model) {
+    if (model.folder().empty()) { refuse(function, "text", "ids, as the model was not loaded from a folder", "text"); }
+    return Tokenizer(model.folder());
+}
+
+bool is_text(nb::handle given) {
+    if (nb::isinstance<nb::str>(given)) { return true; }
+    return nb::isinstance<nb::list>(given) && nb::len(given) > 0 && nb::isinstance<nb::str>(given[0]);
+}
+
+std::vector<std::string> texts_of(nb::handle given) {
+    if (nb::isinstance<nb::str>(given)) { return {nb::cast<std::string>(given)}; }
+    return nb::cast<std::vector<std::string>>(given);
+}
+
+struct Keywords {
+    GenerateOptions generate;
+    SearchOptions search;
+};
+
+Tensor run(Context& context, const Model& model, const View& ids, const View& mask, const Keywords& keywords) {
+    const bool beams = keywords.search.num_beams > 1;
+    return beams ? search_rows(context, model, ids, mask, keywords.search)
+                 : generate_rows(context, model, ids, mask, keywords.generate);
+}
+
+/// Text in, text out: each on its own row, as rows of a batch differ in length.
+nb::object generate_text(Context& context, const Model& model, const Tokenizer& tokenizer, nb::handle given,
+                         Keywords keywords) {
+    nb::list results;
+    std::vector<std::string> texts = texts_of(given);
+    for (const std::string& text : texts) {
+        std::string made;
+        without_gil([&] {
+            const std::vector<std::int64_t> ids = tokenizer.encode(text, {.truncate_and_pad = false});
+            const Tensor row =
+                run(context, model, View(ids.data(), {1, static_cast<std::int64_t>(ids.size())}), {}, keywords);
+            made = tokenizer.decode({row.as<std::int64_t>(), static_cast<std::size_t>(row.elements())});
+        });
+        results.append(nb::cast(made));
+    }
+    if (nb::isinstance<nb::str>(given)) { return results[0]; }
+    return results;
+}
+
+nb::object generate_(const Model& model, nb::handle inputs, nb::handle attention_mask, std::int64_t max_new_tokens,
+                     std::int64_t min_new_tokens, bool do_sample, double temperature, std::int64_t top_k, double top_p,
+                     double min_p, double repetition_penalty, std::uint64_t seed, std::int64_t num_beams,
+                     double length_penalty, nb::handle early_stopping, nb::handle eos_token_id,
+                     const std::optional<std::vector<std::string>>& stop_strings, std::int64_t prompt_lookup_num_tokens,
+                     const Model* assistant_model, nb::handle context) {
+    constexpr const char* f = "Model.generate";
+    if (num_beams > 1 && (do_sample || repetition_penalty != 1 || stop_strings)) {
+        refuse(f, "num_beams", "1 with do_sample, repetition_penalty or stop_strings", std::to_string(num_beams));
+    }
+    Keywords keywords;
+    keywords.search.max_new_tokens = max_new_tokens;
+    keywords.search.min_new_tokens = min_new_tokens;
+    keywords.search.num_beams = num_beams;
+    keywords.search.length_penalty = length_penalty;
+    keywords.search.early_stopping = early(early_stopping);
+    keywords.search.eos = end_tokens(eos_token_id);
+    GenerateOptions& options = keywords.generate;
+    options.max_new_tokens = max_new_tokens;
+    options.min_new_tokens = min_new_tokens;
+    options.sampling = {.do_sample = do_sample,
+                        .temperature = temperature,
+                        .top_k = top_k,
+                        .top_p = top_p,
+                        .min_p = min_p,
+                        .repetition_penalty = repetition_penalty,
+                        .seed = seed};
+    options.eos = keywords.search.eos;
+    options.stop = stop_strings.value_or(std::vector<std::string>());
+    options.speculation.tokens = prompt_lookup_num_tokens;
+    if (assistant_model != nullptr) {
+        options.speculation.draft = *assistant_model;
+        if (options.speculation.tokens == 0) { options.speculation.tokens = 5; }
+    }
+    if (!options.stop.empty()) { options.tokenizer = tokenizer_of(f, model); }
+    Context& where = choose_context(f, context);
+    if (is_text(inputs)) { return generate_text(where, model, tokenizer_of(f, model), inputs, keywords); }
+    const Ids ids(f, "input_ids", inputs);
+    const Ids mask(f, "attention_mask", attention_mask);
+    Tensor result;
+    without_gil([&] { result = run(where, model, ids.view(), mask.view(), keywords); });
+    return copy_out(result, nb::none());
+}
+
+nb::object embed_(const Model& model, nb::handle inputs, nb::handle attention_mask, const std::string& pooling,
+                  bool normalize, nb::handle context) {
+    constexpr const char* f = "Model.embed";
+    EmbedOptions options;
+    options.normalise = normalize;
+    if (pooling == "mean" || pooling == "cls" || pooling == "last") {
+        options.pooling = pooling == "mean"  ? EmbedPooling::mean
+                          : pooling == "cls" ? EmbedPooling::cls
+                                             : EmbedPooling::last;
+    } else {
+        refuse(f, "pooling", "\"mean\", \"cls\" or \"last\"", "\"" + pooling + "\"");
+    }
+    Context& where = choose_context(f, context);
+    Tensor result;
+    if (is_text(inputs)) {
+        const Tokenizer tokenizer = tokenizer_of(f, model);
+        const std::vector<std::string> texts = texts_of(inputs);
+        without_gil([&] { result = embed_texts(where, model, tokenizer, texts, options); });
+        return copy_out(result, nb::none());
+    }
+    const Ids ids(f, "inputs", inputs);
+    const Ids mask(f, "attention_mask", attention_mask);
+    without_gil(
+        [&] { result = embed(where, model, {.input_ids = ids.view(), .attention_mask = mask.view()}, options); });
+    return copy_out(result, nb::none());
+}
+
+nb::dict score_(const Model& model, nb::handle inputs, std::int64_t window, std::int64_t stride, nb::handle context) {
+    constexpr const char* f = "Model.score";
+    std::vector<std::int64_t> ids;
+    std::int64_t bytes = 0;
+    if (nb::isinstance<nb::str>(inputs)) {
+        const auto text = nb::cast<std::string>(inputs);
+        ids = tokenizer_of(f, model).encode(text, {.truncate_and_pad = false});
+        bytes = static_cast<std::int64_t>(text.size());
+    } else {
+        ids = nb::cast<std::vector<std::int64_t>>(inputs);
+    }
+    Context& where = choose_context(f, context);
+    TextScore score;
+    without_gil([&] { score = score_text(where, model, ids, {.window = window, .stride = stride}); });
+    nb::dict result;
+    result["nll"] = score.negative_log_likelihood;
+    result["tokens"] = score.tokens;
+    result["perplexity"] = score.perplexity();
+    if (bytes > 0) { result["bits_per_byte"] = score.bits_per_byte(bytes); }
+    return result;
+}
+
+constexpr const char* generate_doc =
+    R"doc(Continues ids [B,T] or text: prompt and continuation, or the decoder's sequence, as transformers' generate.
+
+num_beams > 1 searches with beams; do_sample draws, with the random numbers of `seed`. prompt_lookup_num_tokens and
+assistant_model guess ahead, which changes the speed and not the tokens. Text needs a model loaded from a folder with a
+tokenizer.json, and gives text.
+
+>>> config = {"model_type": "heed", "vocab": 16, "d_model": 8, "decoder": {"layers": 1, "attention": {"heads": 2}}}
+>>> heed.Model(config).generate([[1, 2, 3]], max_new_tokens=4, do_sample=True, top_p=0.9).shape
+(1, 7))doc";
+
+}  // namespace
+
+void bind_generate(nb::module_& m) {
+    auto model = nb::borrow<nb::class_<Model>>(m.attr("Model"));
+    model
+        .def(
+            "generate", generate_, nb::arg("input_ids"), nb::arg("attention_mask") = nb::none(),
+            nb::arg("max_new_tokens") = 20, nb::arg("min_new_tokens") = 0, nb::arg("do_sample") = false,
+            nb::arg("temperature") = 1.0, nb::arg("top_k") = 50, nb::arg("top_p") = 1.0, nb::arg("min_p") = 0.0,
+            nb::arg("repetition_penalty") = 1.0, nb::arg("seed") = 0, nb::arg("num_beams") = 1,
+            nb::arg("length_penalty") = 1.0, nb::arg("early_stopping") = false, nb::arg("eos_token_id") = nb::none(),
+            nb::arg("stop_strings") = nb::none(), nb::arg("prompt_lookup_num_tokens") = 0,
+            nb::arg("assistant_model").none() = nb::none(), nb::arg("context") = nb::none(),
+            nb::sig(
+                "def generate(self, input_ids: Any, attention_mask: Any = None, max_new_tokens: int = 20, "
+                "min_new_tokens: int = 0, do_sample: bool = False, temperature: float = 1.0, top_k: int = 50, "
+                "top_p: float = 1.0, min_p: float = 0.0, repetition_penalty: float = 1.0, seed: int = 0, "
+                "num_beams: int = 1, length_penalty: float = 1.0, early_stopping: bool | Literal['never'] = False, "
+                "eos_token_id: int | Sequence[int] | None = None, stop_strings: Sequence[str] | None = None, "
+                "prompt_lookup_num_tokens: int = 0, assistant_model: Model | None = None, context: Any = None) -> Any"),
+            generate_doc)
+        .def("embed", embed_, nb::arg("inputs"), nb::arg("attention_mask") = nb::none(), nb::arg("pooling") = "mean",
+             nb::arg("normalize") = true, nb::arg("context") = nb::none(),
+             nb::sig(
+                 "def embed(self, inputs: Any, attention_mask: Any = None, pooling: Literal['mean', 'cls', 'last'] = "
+                 "'mean', normalize: bool = True, context: Any = None) -> Any"),
+             R"doc(One vector for each text, or for each row of ids [B,T]: [B,d].
+
+>>> config = {"model_type": "heed", "vocab": 16, "d_model": 8, "decoder": {"layers": 1, "attention": {"heads": 2}}}
+>>> heed.Model(config).embed([[1, 2, 3]]).shape
+(1, 8))doc")
+        .def("score", score_, nb::arg("inputs"), nb::arg("window") = 0, nb::arg("stride") = 0,
+             nb::arg("context") = nb::none(),
+             nb::sig(
+                 "def score(self, inputs: str | Sequence[int], window: int = 0, stride: int = 0, context: Any = None) "
+                 "-> dict[str, Any]"),
+             R"doc(How well a decoder predicts a text: nll, tokens, perplexity and, of text, bits_per_byte.
+
+>>> config = {"model_type": "heed", "vocab": 16, "d_model": 8, "decoder": {"layers": 1, "attention": {"heads": 2}}}
+>>> heed.Model(config).score([1, 2, 3])["tokens"]
+2)doc");
+    m.def(
+        "bleu",
+        [](const std::vector<std::string>& hypotheses, const std::vector<std::string>& references) {
+            return bleu(hypotheses, references).score;
+        },
+        nb::arg("hypotheses"), nb::arg("references"),
+        nb::sig("def bleu(hypotheses: Sequence[str], references: Sequence[str]) -> float"),
+        R"doc(Corpus BLEU, 0 to 100, as sacreBLEU computes it by default, against one reference each.
+
+>>> heed.bleu(["The cat sat."], ["The cat sat."])
+100.0)doc");
+}
+
+}  // namespace heed::python

@@ -1,0 +1,79 @@
+import json
+import pathlib
+import tempfile
+import unittest
+
+from support import CliTest, run
+from tiny_model import write_tiny_model
+
+
+class Generation(CliTest):
+    @classmethod
+    def setUpClass(cls):
+        cls.scratch = tempfile.TemporaryDirectory()
+        cls.model = write_tiny_model(pathlib.Path(cls.scratch.name) / "tiny")
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.scratch.cleanup()
+
+    def tokens(self, *arguments):
+        return json.loads(self.succeed("generate", self.model, "ab", "--max-new-tokens", "12", "--quiet", "--json", *arguments))["tokens"]
+
+    def test_same_text_for_a_seed_and_with_guesses(self):
+        greedy = self.tokens()
+        self.assertEqual(len(greedy), 12)
+        self.assertEqual(self.tokens("--lookup", "4"), greedy)
+        self.assertEqual(self.tokens("--draft", self.model), greedy)
+        self.assertEqual(self.tokens("--beams", "1"), greedy)
+        drawn = self.tokens("--temperature", "2", "--seed", "5")
+        self.assertEqual(self.tokens("--temperature", "2", "--seed", "5", "--lookup", "3"), drawn)
+        self.assertNotEqual(self.tokens("--temperature", "2", "--seed", "6"), drawn)
+        self.assertEqual(len(self.tokens("--beams", "3")), 12)
+
+    def test_text_comes_as_it_is_made(self):
+        result = run("generate", self.model, "ab", "--max-new-tokens", "5")
+        self.assertEqual(result.returncode, 0)
+        self.assertIn("tokens/s", result.stderr)
+
+    def test_scores_and_vectors(self):
+        report = json.loads(self.succeed("score", self.model, "hello world", "--quiet", "--json"))
+        self.assertEqual(report["tokens"], 10)
+        self.assertGreater(report["perplexity"], 1)
+        rows = self.succeed("embed", self.model, "one", "two", "--quiet").splitlines()
+        self.assertEqual([len(row.split()) for row in rows], [16, 16])
+        alike = self.succeed("embed", self.model, "one", "two", "--similarity", "--quiet").splitlines()
+        self.assertEqual(alike[0].split()[0], "1.0000")
+
+    def test_inspect(self):
+        text = self.succeed("inspect", self.model)
+        self.assertIn("family       gpt2", text)
+        self.assertIn("vocabulary   257", text)
+        self.assertIn("tensors", self.succeed("inspect", self.model, "--tensors"))
+        self.assertIn("wte.weight", self.succeed("inspect", self.model / "model.safetensors"))
+        json.loads(self.succeed("inspect", self.model, "--config"))
+
+    def test_what_cannot_be_done_is_refused(self):
+        self.refuse("generate", "absent", "x", saying="absent")
+        self.refuse("generate", self.model, "x", "--max-new-tokens", "100", "--quiet", saying="positions of the model")
+        self.refuse("generate", self.model, "x", "--top-p", "2", "--quiet", saying="top_p")
+        self.refuse("generate", self.model, "x", "--beams", "2", "--temperature", "1", "--quiet", saying="--beams")
+        self.refuse("translate", self.model, "x", "--quiet", saying="encoder-decoder")
+        self.refuse("score", self.model, "x", "--window", "4", "--stride", "9", "--quiet", saying="stride")
+
+
+class Tokenize(CliTest):
+    def test_train_encode_decode(self):
+        with tempfile.TemporaryDirectory() as folder:
+            scratch = pathlib.Path(folder)
+            (scratch / "text.txt").write_text("the cat and the hat " * 20)
+            self.succeed("tokenize", "--train", scratch / "text.txt", "--vocabulary", "270", "--out", scratch / "own.json")
+            ids = self.succeed("tokenize", scratch / "own.json", "the hat", "--only-ids").split()
+            self.assertEqual(self.succeed("tokenize", scratch / "own.json", "--ids", ",".join(ids)), "the hat\n")
+            report = json.loads(self.succeed("tokenize", scratch / "own.json", "the hat", "--json"))
+            self.assertEqual([str(number) for number in report["ids"]], ids)
+        self.refuse("tokenize", "absent.json", "x", saying="absent.json")
+
+
+if __name__ == "__main__":
+    unittest.main()
