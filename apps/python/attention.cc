@@ -134,6 +134,10 @@ Explanation explain_(std::int64_t batch, std::int64_t heads, std::int64_t querie
     return explain(shape, attention.options);
 }
 
+std::vector<Explanation> explain_calls_(const nb::callable& calls, nb::handle context) {
+    return explain(choose_context("explain_calls", context), [&](Context&) { calls(); });
+}
+
 std::string to_text(const Explanation& explanation) {
     std::string text = "kernel: " + explanation.kernel;
     for (const KernelVerdict& verdict : explanation.verdicts) {
@@ -212,6 +216,7 @@ array([1., 1., 1., 1.], dtype=float32))doc");
     nb::class_<Explanation>(m, "Explanation", "Which kernel would run, and of each other one why not.")
         .def_ro("kernel", &Explanation::kernel, "The one that would run.")
         .def_ro("verdicts", &Explanation::verdicts, "Best first, the reference last.")
+        .def_ro("operation", &Explanation::operation, "The function it is for.")
         .def("__str__", [](const Explanation& self) { return to_text(self); })
         .def("__repr__", [](const Explanation& self) { return to_text(self); });
     m.def("explain", explain_, nb::arg("batch"), nb::arg("heads"), nb::arg("queries"), nb::arg("keys"),
@@ -223,6 +228,16 @@ array([1., 1., 1., 1.], dtype=float32))doc");
 
 >>> heed.explain(1, 8, 128, 128, dtype="f64").kernel
 'reference')doc");
+    m.def("explain_calls", explain_calls_, nb::arg("calls"), nb::arg("context").none() = nb::none(),
+          nb::sig("def explain_calls(calls: Callable[[], Any], context: Context | None = None) -> list[Explanation]"),
+          R"doc(Which kernels the operations called in `calls` would run, in order, with these very arrays and options.
+
+`calls` is called once; arguments are checked as always, but nothing is computed: what it returns holds no numbers. Of
+any operation, not only attention; one that is made of others gives an entry for each. `context` is that of the calls.
+
+>>> a = numpy.ones((4, 4))
+>>> [(e.operation, e.kernel) for e in heed.explain_calls(lambda: heed.matmul(a, a))]
+[('matmul', 'reference')])doc");
     m.def("attention_kernels", &attention_kernels,
           R"doc(Names that the option kernel takes, best first, whether or not this machine can run them.
 

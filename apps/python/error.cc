@@ -6,9 +6,11 @@ namespace heed::python {
 
 void bind_error(nb::module_& m) {
     nb::exception<Error>(m, "Error", PyExc_ValueError).doc() =
-        "A call that cannot be carried out as asked: `[function] argument: what was expected, what came`.";
+        "A call that cannot be carried out as asked: `[function] argument: expected what, got what`.";
     nb::exception<FileError>(m, "FileError", PyExc_OSError).doc() =
         "A file that could not be read or written, or whose bytes break its format.";
+    nb::exception<DeviceError>(m, "DeviceError", PyExc_RuntimeError).doc() =
+        "What a device other than the CPU reported: a lost GPU, no memory left there, a kernel that failed.";
 }
 
 }  // namespace heed::python

@@ -1,5 +1,5 @@
 #pragma once
-/// Fields of a JSON request: each with its bounds, each refusal naming the field, what was expected and what came.
+/// Fields of a JSON request: each with its bounds, each refusal naming the field, what was expected and what it got.
 
 #include <cmath>
 #include <cstdint>

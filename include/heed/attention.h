@@ -142,7 +142,8 @@ struct AttentionShape {
     DType dtype = DType::f32;
 };
 
-/// Which kernel would run, and for each other one why not. Throws what attend would throw.
+/// Which kernel would run, and for each other one why not, by sizes alone; <heed/explain.h> has the question for calls of
+/// any operation. Throws what attend would throw.
 HEED_API Explanation explain(const AttentionShape& shape, const AttentionOptions& options = {});
 
 /// Names that AttentionOptions::kernel takes, best first, whether or not this machine can run them.

@@ -191,7 +191,7 @@ struct ModelConfig {
 
 /// A config.json: heed's own (`model_type` heed, or none), or that of a Hugging Face family: see model_families. The
 /// text is not trusted. Unknown keys of public files are ignored unless they change the result; heed's own are refused.
-/// What is wrong is an Error that names key and line, what was expected and what came; what the family's own
+/// What is wrong is an Error that names key and line, what was expected and what it got; what the family's own
 /// software can do and heed cannot is refused by name.
 HEED_API ModelConfig read_model_config(std::string_view json);
 /// heed's own form of it, readable and complete.

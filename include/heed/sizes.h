@@ -88,7 +88,7 @@ HEED_API ModelShape model_preset(std::string_view name);
 /// The shape that a Hugging Face config.json describes. Families: bart, bert, bloom, deepseek_v2, deepseek_v3,
 /// gemma2, gpt2, gpt_neox, llama, marian, mistral, qwen2, qwen3, t5. Modules beside the model (DeepSeek-V3's
 /// multi-token prediction) and quantisation scales are not counted. The text is not trusted: whatever cannot be
-/// right is an Error that names the key, what was expected and what came.
+/// right is an Error that names the key, what was expected and what it got.
 HEED_API ModelShape model_from_config(std::string_view json);
 
 /// MLA for a latent model; else MHA, MQA or GQA by the number of key/value heads.

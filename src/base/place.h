@@ -1,5 +1,6 @@
 #pragma once
 #include <heed/context.h>
+#include <heed/explain.h>
 
 #include "base/pool.h"
 
@@ -8,6 +9,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 namespace heed::detail {
 
@@ -39,6 +41,8 @@ struct Place {
     /// The kernel that every call is to use; empty: the best that fits. And who said so, for errors.
     std::string_view kernel{};
     const char* kernel_forced_by = "";
+    /// Where given, operations say here who would run, and do not.
+    std::vector<Explanation>* explained = nullptr;
 };
 
 /// What HEED_KERNEL says; empty: nothing. Read when a context is made, and here alone.

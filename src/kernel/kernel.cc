@@ -22,8 +22,9 @@ void refuse_kernels(const Asking& asking, const Forced& forced, std::string_view
     throw Error(begin + forced.by + ": expected a kernel that fits (" + reasons + ")" + got);
 }
 
-Explanation explanation_of(std::string_view chosen, std::span<const Verdict> verdicts) {
+Explanation explanation_of(const Asking& asking, std::string_view chosen, std::span<const Verdict> verdicts) {
     Explanation explanation;
+    explanation.operation = asking.function;
     explanation.kernel = chosen;
     bool chosen_seen = false;
     for (const Verdict& verdict : verdicts) {
@@ -40,3 +41,21 @@ Explanation explanation_of(std::string_view chosen, std::span<const Verdict> ver
 }
 
 }  // namespace heed::detail
+
+namespace heed {
+
+std::vector<Explanation> explain(Context& context, const std::function<void(Context&)>& calls) {
+    std::vector<Explanation> explained;
+    struct Explaining {
+        detail::Place& place;
+        Explaining(detail::Place& on, std::vector<Explanation>* to) : place(on) { place.explained = to; }
+        ~Explaining() { place.explained = nullptr; }
+        Explaining(const Explaining&) = delete;
+        Explaining& operator=(const Explaining&) = delete;
+    };
+    const Explaining meanwhile(detail::place_of(context), &explained);
+    calls(context);
+    return explained;
+}
+
+}  // namespace heed

@@ -116,7 +116,7 @@ struct Verdict {
 /// Throws: nobody takes the problem, or nobody who carries the name that was forced.
 [[noreturn]] void refuse_kernels(const Asking& asking, const Forced& forced, std::string_view name,
                                  std::span<const Verdict> verdicts);
-Explanation explanation_of(std::string_view chosen, std::span<const Verdict> verdicts);
+Explanation explanation_of(const Asking& asking, std::string_view chosen, std::span<const Verdict> verdicts);
 
 template <class Row>
 std::vector<Verdict> verdicts_of(std::span<const Row> kernels, DeviceKind device, Pass pass,
@@ -133,7 +133,8 @@ std::vector<Verdict> verdicts_of(std::span<const Row> kernels, DeviceKind device
 template <class Row>
 const Row& choose(std::span<const Row> kernels, const detail::Place& place, const Asking& asking,
                   const typename Row::Problem& problem) {
-    const detail::Forced forced = detail::forced(place, asking);
+    detail::Forced forced = detail::forced(place, asking);
+    if (kernels.size() == 1 && asking.kernel.empty()) { forced = {}; }  // nothing to choose from
     const std::string_view name = forced.name.empty() ? forced.name : detail::known_as(forced.name, kernels);
     for (const Row& row : kernels) {
         if (!name.empty() && !detail::carries(row.name, name)) { continue; }
@@ -146,7 +147,7 @@ const Row& choose(std::span<const Row> kernels, const detail::Place& place, cons
 template <class Row>
 Explanation explain_kernels(std::span<const Row> kernels, const detail::Place& place, const Asking& asking,
                             const typename Row::Problem& problem) {
-    return detail::explanation_of(choose(kernels, place, asking, problem).name,
+    return detail::explanation_of(asking, choose(kernels, place, asking, problem).name,
                                   detail::verdicts_of(kernels, place.device.kind, asking.pass, problem));
 }
 
@@ -157,10 +158,20 @@ std::vector<std::string> names_of(std::span<const Row> kernels) {
     return names;
 }
 
+/// True where the context only wants to know who would run; then that is noted, and the caller is done.
+template <class Row>
+bool only_explains(detail::Place& place, std::span<const Row> kernels, const Asking& asking,
+                   const typename Row::Problem& problem) {
+    if (place.explained == nullptr) { return false; }
+    place.explained->push_back(explain_kernels(kernels, place, asking, problem));
+    return true;
+}
+
 template <class Row>
 void run_forward(const Context& context, std::span<const Row> kernels, const Asking& asking,
                  const typename Row::Problem& problem) {
     detail::Place& place = detail::place_of(context);
+    if (only_explains(place, kernels, asking, problem)) { return; }
     const Row& kernel = choose(kernels, place, asking, problem);
     const auto lock = place.pool->lock();
     kernel.forward(place, problem);
@@ -171,6 +182,7 @@ void run_backward(const Context& context, std::span<const Row> kernels, Asking a
                   const typename Row::Problem& problem) {
     asking.pass = Pass::backward;
     detail::Place& place = detail::place_of(context);
+    if (only_explains(place, kernels, asking, problem)) { return; }
     const Row& kernel = choose(kernels, place, asking, problem);
     const auto lock = place.pool->lock();
     kernel.backward(place, problem);

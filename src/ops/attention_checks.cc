@@ -16,7 +16,7 @@ const AttentionProblem& blank() {
 }
 
 struct AttentionChecker {
-    const char* function;
+    Caller function;
     AttentionProblem& problem;  ///< filled in where it stays: it is large, and a short call notices a copy
 
     [[noreturn]] void refuse(const std::string& argument, const std::string& expected, const std::string& got) const {
@@ -98,7 +98,7 @@ struct AttentionChecker {
         if (view.rank() != 1 || view.extent(0) != extent) {
             refuse(name, "shape " + to_string(Shape{extent}), to_string(view.shape()));
         }
-        check_memory(function, name, view);
+        check_memory_or_host(function, name, view);
     }
 
     void lengths(const char* name, const View& view, std::int64_t most) const {
@@ -111,7 +111,7 @@ struct AttentionChecker {
         if (view.rank() != 1 || view.extent(0) < 1) {
             refuse(name, "shape [N+1] for N sequences", to_string(view.shape()));
         }
-        check_memory(function, name, view);
+        check_memory_or_host(function, name, view);
         check_dtype(function, name, view, {DType::i64, DType::i32});
         if (view.device().kind != DeviceKind::cpu) { return; }  // kernels there cut what does not fit
         std::int64_t last = 0;
@@ -152,7 +152,7 @@ struct AttentionChecker {
                    to_string(view.shape()));
         }
         check_dtype(function, name, view, {DType::i64, DType::i32});
-        check_memory(function, name, view);
+        check_memory_or_host(function, name, view);
         if (view.device().kind != DeviceKind::cpu) { return; }
         for (std::int64_t b = 0; b < view.extent(0); ++b) {
             for (std::int64_t n = 0; n < extent; ++n) {
@@ -212,7 +212,7 @@ struct AttentionChecker {
                            to_string(Shape{problem.heads}) + " or " + to_string(Shape{problem.batch, problem.heads}),
                            to_string(o.alibi_slopes.shape()));
                 }
-                check_memory(function, "alibi_slopes", o.alibi_slopes);
+                check_memory_or_host(function, "alibi_slopes", o.alibi_slopes);
             } else {
                 one_axis("alibi_slopes", o.alibi_slopes, problem.heads);
             }
@@ -277,7 +277,7 @@ struct AttentionChecker {
 
 }  // namespace
 
-AttentionProblem checked_scores(const char* function, const View& q, const View& k, const AttentionOptions& options) {
+AttentionProblem checked_scores(Caller function, const View& q, const View& k, const AttentionOptions& options) {
     AttentionProblem problem = blank();
     AttentionChecker checker{function, problem};
     checker.queries_and_keys(q, k);
@@ -285,8 +285,8 @@ AttentionProblem checked_scores(const char* function, const View& q, const View&
     return problem;
 }
 
-AttentionProblem checked_forward(const char* function, const View& q, const View& k, const View& v,
-                                 const MutableView& out, const AttentionOptions& options, const MutableView& lse) {
+AttentionProblem checked_forward(Caller function, const View& q, const View& k, const View& v, const MutableView& out,
+                                 const AttentionOptions& options, const MutableView& lse) {
     AttentionProblem problem = blank();
     AttentionChecker checker{function, problem};
     checker.queries_and_keys(q, k);
@@ -296,8 +296,8 @@ AttentionProblem checked_forward(const char* function, const View& q, const View
     return problem;
 }
 
-AttentionProblem checked_cached(const char* function, const View& q, const AttentionShape& sizes,
-                                const MutableView& out, const AttentionOptions& options, const MutableView& lse) {
+AttentionProblem checked_cached(Caller function, const View& q, const AttentionShape& sizes, const MutableView& out,
+                                const AttentionOptions& options, const MutableView& lse) {
     check_rank4(function, "q", q);
     check_dtype(function, "q", q, float_types);
     const Shape expected{1, q.extent(1), sizes.queries, sizes.head_size};
@@ -318,7 +318,7 @@ AttentionProblem checked_cached(const char* function, const View& q, const Atten
     return p;
 }
 
-AttentionProblem checked_backward(const char* function, const View& q, const View& k, const View& v, const View& out,
+AttentionProblem checked_backward(Caller function, const View& q, const View& k, const View& v, const View& out,
                                   const View& lse, const View& dout, const AttentionGradients& gradients,
                                   const AttentionOptions& options, const View& dlse) {
     AttentionProblem p = blank();
@@ -371,7 +371,7 @@ AttentionProblem checked_backward(const char* function, const View& q, const Vie
     return p;
 }
 
-AttentionProblem checked_shape(const char* function, const AttentionShape& shape, const AttentionOptions& options) {
+AttentionProblem checked_shape(Caller function, const AttentionShape& shape, const AttentionOptions& options) {
     const auto positive = [&](const char* name, std::int64_t value, std::int64_t least) {
         if (value < least) { refuse(function, name, std::to_string(least) + " or more", std::to_string(value)); }
     };

@@ -6,18 +6,18 @@ namespace heed {
 
 /// The edge: throws Error, naming `function` and the argument, or returns a problem that kernels can trust.
 /// The views it lacks for other functions (v, out, lse, gradients) are left absent.
-AttentionProblem checked_scores(const char* function, const View& q, const View& k, const AttentionOptions& options);
-AttentionProblem checked_forward(const char* function, const View& q, const View& k, const View& v,
-                                 const MutableView& out, const AttentionOptions& options, const MutableView& lse);
-AttentionProblem checked_backward(const char* function, const View& q, const View& k, const View& v, const View& out,
+AttentionProblem checked_scores(Caller function, const View& q, const View& k, const AttentionOptions& options);
+AttentionProblem checked_forward(Caller function, const View& q, const View& k, const View& v, const MutableView& out,
+                                 const AttentionOptions& options, const MutableView& lse);
+AttentionProblem checked_backward(Caller function, const View& q, const View& k, const View& v, const View& out,
                                   const View& lse, const View& dout, const AttentionGradients& gradients,
                                   const AttentionOptions& options, const View& dlse);
 
 /// Keys and values that lie in pages: k and v are absent, the options are packed, `keys` is the sum of their lengths.
-AttentionProblem checked_cached(const char* function, const View& q, const AttentionShape& sizes,
-                                const MutableView& out, const AttentionOptions& options, const MutableView& lse);
+AttentionProblem checked_cached(Caller function, const View& q, const AttentionShape& sizes, const MutableView& out,
+                                const AttentionOptions& options, const MutableView& lse);
 
 /// Shapes and options alone, with no tensor behind them.
-AttentionProblem checked_shape(const char* function, const AttentionShape& shape, const AttentionOptions& options);
+AttentionProblem checked_shape(Caller function, const AttentionShape& shape, const AttentionOptions& options);
 
 }  // namespace heed

@@ -75,9 +75,12 @@ void attend_mixed(Context& context, const View& q, const View& k, const View& v,
 }
 
 void attend_pages(Context& context, const AttentionKernel& kernel, const AttentionProblem& problem) {
+    detail::Place& place = detail::place_of(context);
+    const Asking asking{"cached_attend", problem.options.kernel};
+    if (only_explains(place, attention_kernel_list(), asking, problem)) { return; }
     if (kernel.reads_pages) {
-        const auto lock = context.pool().lock();
-        kernel.forward(detail::place_of(context), problem);
+        const auto lock = place.pool->lock();
+        kernel.forward(place, problem);
         return;
     }
     const DType dtype = gathered_type(problem.q.dtype());

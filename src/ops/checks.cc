@@ -19,13 +19,33 @@ void check_dtype(const char* function, const char* argument, const View& view, s
     refuse(function, argument, names, std::string(name_of(view.dtype())));
 }
 
-void check_memory(const char* function, const char* argument, const View& view) {
+namespace {
+
+void check_pointer(const char* function, const char* argument, const View& view) {
     if (view.data() == nullptr && view.shape().elements() > 0) {
         refuse(function, argument, "memory", "a null pointer");
     }
 }
 
-void check_rank4(const char* function, const char* argument, const View& view) {
+}  // namespace
+
+void check_memory(Caller function, const char* argument, const View& view) {
+    check_pointer(function, argument, view);
+    if (!(view.device() == function.device)) {
+        refuse(function, argument, "memory on " + to_string(function.device) + ", as the context",
+               to_string(view.device()));
+    }
+}
+
+void check_memory_or_host(Caller function, const char* argument, const View& view) {
+    if (view.device().kind == DeviceKind::cpu) {
+        check_pointer(function, argument, view);
+    } else {
+        check_memory(function, argument, view);
+    }
+}
+
+void check_rank4(Caller function, const char* argument, const View& view) {
     if (!view) { refuse(function, argument, "a tensor of 4 axes", "none"); }
     if (view.rank() != 4) {
         refuse(function, argument, "4 axes [batch, heads, length, size]", to_string(view.shape()));
@@ -33,12 +53,11 @@ void check_rank4(const char* function, const char* argument, const View& view) {
     check_memory(function, argument, view);
 }
 
-void check_lengths(const char* function, const char* argument, const View& lengths, std::int64_t batch,
-                   std::int64_t most) {
+void check_lengths(Caller function, const char* argument, const View& lengths, std::int64_t batch, std::int64_t most) {
     if (lengths.rank() != 1 || lengths.extent(0) != batch) {
         refuse(function, argument, "shape " + to_string(Shape{batch}), to_string(lengths.shape()));
     }
-    check_memory(function, argument, lengths);
+    check_memory_or_host(function, argument, lengths);
     check_dtype(function, argument, lengths, {DType::i64, DType::i32});
     if (lengths.device().kind != DeviceKind::cpu) { return; }  // kernels there cut what does not fit
     for (std::int64_t b = 0; b < batch; ++b) {
@@ -50,7 +69,7 @@ void check_lengths(const char* function, const char* argument, const View& lengt
     }
 }
 
-void check_output(const char* function, const char* argument, const View& output, const Shape& shape,
+void check_output(Caller function, const char* argument, const View& output, const Shape& shape,
                   std::initializer_list<DType> allowed) {
     if (!output) { refuse(function, argument, "a tensor of shape " + to_string(shape), "none"); }
     if (!(output.shape() == shape)) { refuse(function, argument, to_string(shape), to_string(output.shape())); }

@@ -1,6 +1,7 @@
 #pragma once
 /// What the checks of every operation share.
 
+#include <heed/context.h>
 #include <heed/error.h>
 #include <heed/view.h>
 
@@ -15,20 +16,32 @@ inline constexpr std::int64_t largest_position = std::int64_t{1} << 53;
 /// What may stand in a tensor of numbers.
 inline constexpr std::initializer_list<DType> float_types = {DType::f32, DType::bf16, DType::f16, DType::f64};
 
+/// The public function that is being checked, for errors, and the device of its context: where its tensors have to be.
+/// A name alone stands for the CPU.
+struct Caller {
+    const char* function;
+    Device device{};
+
+    Caller(const char* name) : function(name) {}
+    Caller(const char* name, const Context& context) : function(name), device(context.device()) {}
+    operator const char*() const { return function; }
+};
+
 /// "[function] argument: expected ..., got ..."
 [[noreturn]] void refuse(const char* function, const std::string& argument, const std::string& expected,
                          const std::string& got);
 /// One of the listed types, or refuse.
 void check_dtype(const char* function, const char* argument, const View& view, std::initializer_list<DType> allowed);
-/// A view with elements has memory behind it, or refuse.
-void check_memory(const char* function, const char* argument, const View& view);
+/// A view with elements has memory behind it, on the caller's device, or refuse.
+void check_memory(Caller function, const char* argument, const View& view);
+/// The same for small descriptions (lengths, positions, slopes, sinks), which may also be in memory of the CPU.
+void check_memory_or_host(Caller function, const char* argument, const View& view);
 /// A tensor [batch, heads, length, size].
-void check_rank4(const char* function, const char* argument, const View& view);
+void check_rank4(Caller function, const char* argument, const View& view);
 /// i64 or i32 [batch], each 0 to `most`.
-void check_lengths(const char* function, const char* argument, const View& lengths, std::int64_t batch,
-                   std::int64_t most);
+void check_lengths(Caller function, const char* argument, const View& lengths, std::int64_t batch, std::int64_t most);
 /// A writable output: right shape, no element twice, apart from every listed input.
-void check_output(const char* function, const char* argument, const View& output, const Shape& shape,
+void check_output(Caller function, const char* argument, const View& output, const Shape& shape,
                   std::initializer_list<DType> allowed);
 /// An output shares no memory with another tensor, or refuse. Absent ones share none.
 void check_apart(const char* function, std::string_view argument, const View& output, std::string_view other_name,

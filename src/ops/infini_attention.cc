@@ -127,7 +127,8 @@ std::size_t InfiniMemory::bytes() const {
 
 void infini_attend(Context& context, const View& q, const View& k, const View& v, const View& gates,
                    const MutableView& out, InfiniMemory& memory, const InfiniOptions& options) {
-    const InfiniProblem p = checked_infini_forward(context, "infini_attend", q, k, v, gates, out, memory, options);
+    const InfiniProblem p =
+        checked_infini_forward(context, {"infini_attend", context}, q, k, v, gates, out, memory, options);
     make_room(p, memory);
     ByKernels kernels(context, p, out.dtype());
     for (std::int64_t t = 0; t < p.tokens;) {

@@ -192,8 +192,8 @@ private:
 void infini_attend_backward(Context& context, const View& q, const View& k, const View& v, const View& gates,
                             const View& dout, const InfiniGradients& gradients, const InfiniMemory& before,
                             const InfiniOptions& options, const InfiniMemoryGradient& after) {
-    const InfiniProblem p = checked_infini_backward(context, "infini_attend_backward", q, k, v, gates, dout, gradients,
-                                                    before, options, after);
+    const InfiniProblem p = checked_infini_backward(context, {"infini_attend_backward", context}, q, k, v, gates, dout,
+                                                    gradients, before, options, after);
     if (p.by_reference) {
         reference::infini_attend_backward(p, dout, gradients, before, after);
     } else {

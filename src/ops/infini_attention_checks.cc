@@ -12,7 +12,7 @@ namespace heed {
 namespace {
 
 struct InfiniChecker {
-    const char* function;
+    Caller function;
     InfiniProblem problem;
     std::vector<std::pair<const char*, View>> inputs;
 
@@ -133,7 +133,7 @@ struct InfiniChecker {
 
 }  // namespace
 
-InfiniProblem checked_infini_forward(const Context& context, const char* function, const View& q, const View& k,
+InfiniProblem checked_infini_forward(const Context& context, Caller function, const View& q, const View& k,
                                      const View& v, const View& gates, const MutableView& out,
                                      const InfiniMemory& memory, const InfiniOptions& options) {
     InfiniChecker checker{function, {}, {}};
@@ -147,7 +147,7 @@ InfiniProblem checked_infini_forward(const Context& context, const char* functio
     return std::move(checker.problem);
 }
 
-InfiniProblem checked_infini_backward(const Context& context, const char* function, const View& q, const View& k,
+InfiniProblem checked_infini_backward(const Context& context, Caller function, const View& q, const View& k,
                                       const View& v, const View& gates, const View& dout,
                                       const InfiniGradients& gradients, const InfiniMemory& before,
                                       const InfiniOptions& options, const InfiniMemoryGradient& after) {

@@ -14,13 +14,13 @@ namespace {
 /// Rows handed to a kernel at once: enough to fill its tiles, few enough that rows * S stays small.
 constexpr std::int64_t rows_at_once = 32;
 
-AttentionProblem checked(const char* function, const View& q, const View& k, const AttentionOptions& options) {
+AttentionProblem checked(Caller function, const View& q, const View& k, const AttentionOptions& options) {
     AttentionProblem problem = checked_scores(function, q, k, options);
     if (problem.packed) { refuse(function, "cu_seqlens_q", "none: ask for one sequence at a time", "a tensor"); }
     return problem;
 }
 
-void check_result(const char* function, const char* name, const View& result, const Shape& shape,
+void check_result(Caller function, const char* name, const View& result, const Shape& shape,
                   const AttentionProblem& problem, std::initializer_list<DType> dtypes) {
     check_output(function, name, result, shape, dtypes);
     for (const View& input : {problem.q, problem.k, problem.options.bias, problem.options.allow}) {
@@ -29,7 +29,7 @@ void check_result(const char* function, const char* name, const View& result, co
 }
 
 /// A chosen list, or all of 0..extent.
-std::vector<std::int64_t> chosen(const char* function, const char* name, const std::vector<std::int64_t>& list,
+std::vector<std::int64_t> chosen(Caller function, const char* name, const std::vector<std::int64_t>& list,
                                  std::int64_t extent) {
     std::vector<std::int64_t> result = list;
     if (list.empty()) {
@@ -130,13 +130,16 @@ Summary summarise(const AttentionProblem& problem, const Sequence& s, const Wind
 
 void attention_weights(Context& context, const View& q, const View& k, const MutableView& weights,
                        const AttentionSelection& selection, const AttentionOptions& options) {
-    const char* function = "attention_weights";
+    const Caller function("attention_weights", context);
     const AttentionProblem problem = checked(function, q, k, options);
     const auto batches = chosen(function, "selection.batches", selection.batches, problem.batch);
     const auto heads = chosen(function, "selection.heads", selection.heads, problem.heads);
     const auto rows = chosen(function, "selection.rows", selection.rows, problem.queries);
     check_result(function, "weights", weights, {count(batches), count(heads), count(rows), problem.keys}, problem,
                  {DType::f32, DType::f64});
+    if (only_explains(detail::place_of(context), attention_kernel_list(), {function, options.kernel}, problem)) {
+        return;
+    }
     const AttentionKernel& kernel = choose_attention_kernel(context, function, problem);
     for_each_row_block(context, problem, kernel, batches, heads, rows, false,
                        [&](std::int64_t plane, std::int64_t begin, std::int64_t size, std::int64_t keys,
@@ -154,7 +157,7 @@ void attention_weights(Context& context, const View& q, const View& k, const Mut
 
 void attention_statistics(Context& context, const View& q, const View& k, const AttentionStatistics& statistics,
                           const AttentionOptions& options) {
-    const char* function = "attention_statistics";
+    const Caller function("attention_statistics", context);
     const AttentionProblem problem = checked(function, q, k, options);
     const Shape shape{problem.batch, problem.heads, problem.queries};
     const auto check = [&](const char* name, const MutableView& view, std::initializer_list<DType> dtypes) {
@@ -172,6 +175,9 @@ void attention_statistics(Context& context, const View& q, const View& k, const 
     const auto batches = chosen(function, "batches", {}, problem.batch);
     const auto heads = chosen(function, "heads", {}, problem.heads);
     const auto rows = chosen(function, "rows", {}, problem.queries);
+    if (only_explains(detail::place_of(context), attention_kernel_list(), {function, options.kernel}, problem)) {
+        return;
+    }
     const AttentionKernel& kernel = choose_attention_kernel(context, function, problem);
     for_each_row_block(context, problem, kernel, batches, heads, rows, false,
                        [&](std::int64_t plane, std::int64_t begin, std::int64_t size, std::int64_t, std::int64_t stride,
@@ -198,7 +204,7 @@ void attention_statistics(Context& context, const View& q, const View& k, const 
 
 void attention_map(Context& context, const View& q, const View& k, const MutableView& map, Pooling pooling,
                    const AttentionSelection& selection, const AttentionOptions& options) {
-    const char* function = "attention_map";
+    const Caller function("attention_map", context);
     const AttentionProblem problem = checked(function, q, k, options);
     const auto batches = chosen(function, "selection.batches", selection.batches, problem.batch);
     const auto heads = chosen(function, "selection.heads", selection.heads, problem.heads);
@@ -211,6 +217,9 @@ void attention_map(Context& context, const View& q, const View& k, const Mutable
     check_result(function, "map", map, {count(batches), count(heads), height, width}, problem,
                  {DType::f32, DType::f64});
     const auto all_rows = chosen(function, "rows", {}, problem.queries);
+    if (only_explains(detail::place_of(context), attention_kernel_list(), {function, options.kernel}, problem)) {
+        return;
+    }
     const AttentionKernel& kernel = choose_attention_kernel(context, function, problem);
     // Cell n of `cells` over `extent` entries: [floor(n*extent/cells), ceil((n+1)*extent/cells)).
     const auto first = [](std::int64_t n, std::int64_t extent, std::int64_t cells) { return n * extent / cells; };

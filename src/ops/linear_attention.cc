@@ -14,7 +14,7 @@ View with_length_one(const char* function, const char* name, const View& view) {
         refuse(function, name, "3 axes [batch, heads, size]", view ? to_string(view.shape()) : "none");
     }
     return View(view.dtype(), view.data(), Shape{view.extent(0), view.extent(1), 1, view.extent(2)},
-                Shape{view.stride(0), view.stride(1), 0, view.stride(2)});
+                Shape{view.stride(0), view.stride(1), 0, view.stride(2)}, view.device());
 }
 
 }  // namespace
@@ -32,7 +32,7 @@ std::int64_t linear_states(const LinearAttentionOptions& options, std::int64_t k
 void linear_attend(Context& context, const View& q, const View& k, const View& v, const MutableView& out,
                    const LinearAttentionOptions& options, const LinearState& initial, const MutableLinearState& final) {
     const LinearAttentionProblem problem =
-        checked_linear_forward("linear_attend", q, k, v, out, options, initial, final);
+        checked_linear_forward({"linear_attend", context}, q, k, v, out, options, initial, final);
     run_forward(context, linear_attention_kernel_list(), {"linear_attend"}, problem);
 }
 
@@ -46,18 +46,18 @@ void linear_attend_step(Context& context, const View& q, const View& k, const Vi
     if (step.form == LinearForm::automatic) { step.form = LinearForm::recurrent; }
     with_length_one(function, "out", out);
     const MutableView out4(out.dtype(), out.data(), Shape{out.extent(0), out.extent(1), 1, out.extent(2)},
-                           Shape{out.stride(0), out.stride(1), 0, out.stride(2)});
-    const LinearAttentionProblem problem =
-        checked_linear_forward(function, with_length_one(function, "q", q), with_length_one(function, "k", k),
-                               with_length_one(function, "v", v), out4, step, state, state);
+                           Shape{out.stride(0), out.stride(1), 0, out.stride(2)}, out.device());
+    const LinearAttentionProblem problem = checked_linear_forward(
+        {function, context}, with_length_one(function, "q", q), with_length_one(function, "k", k),
+        with_length_one(function, "v", v), out4, step, state, state);
     run_forward(context, linear_attention_kernel_list(), {function}, problem);
 }
 
 void linear_attend_backward(Context& context, const View& q, const View& k, const View& v, const View& dout,
                             const LinearAttentionGradients& gradients, const LinearAttentionOptions& options,
                             const LinearState& initial, const LinearState& dfinal) {
-    const LinearAttentionProblem problem =
-        checked_linear_backward("linear_attend_backward", q, k, v, dout, gradients, options, initial, dfinal);
+    const LinearAttentionProblem problem = checked_linear_backward({"linear_attend_backward", context}, q, k, v, dout,
+                                                                   gradients, options, initial, dfinal);
     run_backward(context, linear_attention_kernel_list(), {"linear_attend_backward"}, problem);
 }
 

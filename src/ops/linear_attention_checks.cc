@@ -12,7 +12,7 @@ namespace heed {
 namespace {
 
 struct LinearChecker {
-    const char* function;
+    Caller function;
     LinearAttentionProblem problem;
     std::vector<std::pair<const char*, View>> inputs;
 
@@ -146,7 +146,7 @@ struct LinearChecker {
 
 }  // namespace
 
-LinearAttentionProblem checked_linear_forward(const char* function, const View& q, const View& k, const View& v,
+LinearAttentionProblem checked_linear_forward(Caller function, const View& q, const View& k, const View& v,
                                               const MutableView& out, const LinearAttentionOptions& options,
                                               const LinearState& initial, const MutableLinearState& final) {
     LinearChecker checker{function, {}, {}};
@@ -164,7 +164,7 @@ LinearAttentionProblem checked_linear_forward(const char* function, const View& 
     return std::move(p);
 }
 
-LinearAttentionProblem checked_linear_backward(const char* function, const View& q, const View& k, const View& v,
+LinearAttentionProblem checked_linear_backward(Caller function, const View& q, const View& k, const View& v,
                                                const View& dout, const LinearAttentionGradients& gradients,
                                                const LinearAttentionOptions& options, const LinearState& initial,
                                                const LinearState& dfinal) {

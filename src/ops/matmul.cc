@@ -11,13 +11,13 @@ namespace {
 
 constexpr const char* matmul_name = "matmul";
 
-void check_operand(const char* name, const View& view, int rank) {
+void check_operand(Caller function, const char* name, const View& view, int rank) {
     if (!view) { refuse(matmul_name, name, "a tensor", "none"); }
     if (view.rank() < 2) { refuse(matmul_name, name, "at least 2 axes", to_string(view.shape())); }
     if (view.rank() != rank) {
         refuse(matmul_name, name, std::to_string(rank) + " axes as a has", to_string(view.shape()));
     }
-    check_memory(matmul_name, name, view);
+    check_memory(function, name, view);
     check_dtype(matmul_name, name, view, float_types);
 }
 
@@ -51,10 +51,11 @@ void leading_axes(const View& a, const View& b, const View& c, MatmulProblem& pr
     }
 }
 
-MatmulProblem checked(const View& a, const View& b, const MutableView& c, const MatmulOptions& options) {
-    check_operand("a", a, a.rank());
-    check_operand("b", b, a.rank());
-    check_operand("c", c, a.rank());
+MatmulProblem checked(Caller function, const View& a, const View& b, const MutableView& c,
+                      const MatmulOptions& options) {
+    check_operand(function, "a", a, a.rank());
+    check_operand(function, "b", b, a.rank());
+    check_operand(function, "c", c, a.rank());
     const int row = a.rank() - 2;
     const int column = a.rank() - 1;
     MatmulProblem problem;
@@ -69,7 +70,7 @@ MatmulProblem checked(const View& a, const View& b, const MutableView& c, const 
                to_string(c.shape()));
     }
     leading_axes(a, b, c, problem);
-    check_output(matmul_name, "c", c, c.shape(), float_types);
+    check_output(function, "c", c, c.shape(), float_types);
     check_apart(matmul_name, "c", c, "a", a);
     check_apart(matmul_name, "c", c, "b", b);
     const auto finite = [](const char* name, double value) {
@@ -93,7 +94,7 @@ std::span<const Kernel<MatmulProblem>> matmul_kernel_list() {
 }  // namespace
 
 void matmul(Context& context, const View& a, const View& b, const MutableView& c, const MatmulOptions& options) {
-    const MatmulProblem problem = checked(a, b, c, options);
+    const MatmulProblem problem = checked({matmul_name, context}, a, b, c, options);
     if (c.shape().elements() == 0) { return; }
     run_forward(context, matmul_kernel_list(), {matmul_name}, problem);
 }

@@ -17,7 +17,7 @@ Shape without_last(const Shape& shape) {
 
 std::string part_name(std::size_t n, const char* field) { return "parts[" + std::to_string(n) + "]." + field; }
 
-void check_input(const char* function, const std::string& name, const View& view, const Shape& shape,
+void check_input(Caller function, const std::string& name, const View& view, const Shape& shape,
                  std::initializer_list<DType> dtypes) {
     if (!view) { refuse(function, name, "a tensor of shape " + to_string(shape), "none"); }
     if (!(view.shape() == shape)) { refuse(function, name, to_string(shape), to_string(view.shape())); }
@@ -27,7 +27,7 @@ void check_input(const char* function, const std::string& name, const View& view
 
 constexpr auto wide_floats = {DType::f32, DType::f64};
 
-MergeProblem checked_parts(const char* function, std::span<const PartialResult> parts) {
+MergeProblem checked_parts(Caller function, std::span<const PartialResult> parts) {
     if (parts.empty()) { refuse(function, "parts", "at least one part", "none"); }
     const View& first = parts[0].out;
     if (!first) { refuse(function, "parts[0].out", "a tensor", "none"); }
@@ -45,7 +45,7 @@ MergeProblem checked_parts(const char* function, std::span<const PartialResult> 
     return problem;
 }
 
-void check_result(const char* function, const MergeProblem& problem, const MutableView& out, const MutableView& lse) {
+void check_result(Caller function, const MergeProblem& problem, const MutableView& out, const MutableView& lse) {
     check_output(function, "out", out, problem.parts[0].out.shape(), float_types);
     if (lse) { check_output(function, "lse", lse, problem.parts[0].lse.shape(), wide_floats); }
     check_apart(function, "lse", lse, "out", out);
@@ -58,7 +58,7 @@ void check_result(const char* function, const MergeProblem& problem, const Mutab
     }
 }
 
-void check_gradients(const char* function, const MergeProblem& problem) {
+void check_gradients(Caller function, const MergeProblem& problem) {
     const Shape shape = problem.parts[0].out.shape();
     const Shape rows = problem.parts[0].lse.shape();
     if (problem.gradients.size() != problem.parts.size()) {
@@ -99,8 +99,9 @@ std::span<const Kernel<MergeProblem>> merge_kernel_list() {
 }  // namespace
 
 void merge(Context& context, std::span<const PartialResult> parts, const MutableView& out, const MutableView& lse) {
-    MergeProblem problem = checked_parts("merge", parts);
-    check_result("merge", problem, out, lse);
+    const Caller caller("merge", context);
+    MergeProblem problem = checked_parts(caller, parts);
+    check_result(caller, problem, out, lse);
     problem.out = out;
     problem.lse = lse;
     if (problem.rows > 0) { run_forward(context, merge_kernel_list(), {"merge"}, problem); }
@@ -108,13 +109,14 @@ void merge(Context& context, std::span<const PartialResult> parts, const Mutable
 
 void merge_backward(Context& context, std::span<const PartialResult> parts, const View& dout,
                     std::span<const PartialGradient> gradients, const View& dlse) {
-    MergeProblem problem = checked_parts("merge_backward", parts);
-    check_input("merge_backward", "dout", dout, parts[0].out.shape(), float_types);
-    if (dlse) { check_input("merge_backward", "dlse", dlse, parts[0].lse.shape(), wide_floats); }
+    const Caller caller("merge_backward", context);
+    MergeProblem problem = checked_parts(caller, parts);
+    check_input(caller, "dout", dout, parts[0].out.shape(), float_types);
+    if (dlse) { check_input(caller, "dlse", dlse, parts[0].lse.shape(), wide_floats); }
     problem.dout = dout;
     problem.dlse = dlse;
     problem.gradients = gradients;
-    check_gradients("merge_backward", problem);
+    check_gradients(caller, problem);
     if (problem.rows > 0) { run_backward(context, merge_kernel_list(), {"merge_backward"}, problem); }
 }
 

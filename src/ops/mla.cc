@@ -3,9 +3,10 @@
 #include <heed/tensor.h>
 
 #include "base/overlap.h"
-#include "cpu/instruction_sets.h"
+#include "cpu/row_sums/row_sums.h"
 #include "ops/attention_checks.h"
 #include "ops/mla.h"
+#include "reference/row_sums.h"
 
 #include <cmath>
 #include <vector>
@@ -15,16 +16,16 @@ namespace {
 
 using Sizes = MlaSizes;
 
-void check_axes(const char* function, const char* name, const View& view, int rank, const char* axes) {
+void check_axes(Caller function, const char* name, const View& view, int rank, const char* axes) {
     if (!view) { refuse(function, name, std::string("a tensor ") + axes, "none"); }
     if (view.rank() != rank) { refuse(function, name, axes, to_string(view.shape())); }
 }
-void check_shape(const char* function, const char* name, const View& view, const Shape& shape) {
+void check_shape(Caller function, const char* name, const View& view, const Shape& shape) {
     if (!(view.shape() == shape)) { refuse(function, name, to_string(shape), to_string(view.shape())); }
     check_memory(function, name, view);
 }
 
-Sizes checked_expanded(const char* function, const View& q, const View& latent, const View& rotary_key,
+Sizes checked_expanded(Caller function, const View& q, const View& latent, const View& rotary_key,
                        const MlaWeights& weights) {
     Sizes z = checked_mla_sizes(function, q, weights);
     check_axes(function, "latent", latent, 3, "[B,S,r]");
@@ -43,7 +44,7 @@ struct Named {
     const char* name;
     View view;
 };
-void refuse_overlaps(const char* function, const Named& output, std::initializer_list<Named> inputs) {
+void refuse_overlaps(Caller function, const Named& output, std::initializer_list<Named> inputs) {
     for (const Named& input : inputs) { check_apart(function, output.name, output.view, input.name, input.view); }
 }
 
@@ -60,56 +61,15 @@ AnyView with_axis(const AnyView& x, int axis) {
         shape = {e[0], 1, e[1], e[2]};
         strides = {s[0], 0, s[1], s[2]};
     }
-    return AnyView(x.dtype(), x.data(), shape, strides);
+    return AnyView(x.dtype(), x.data(), shape, strides, x.device());
 }
 View turned(const View& matrices) { return matrices.permute({0, 1, 3, 2}); }
 
 /// to [B,G,S,x] = from [B,H,S,x] where G is H, repeated where H is 1, and summed over h where G is 1.
 void copy_or_sum(Context& context, const View& from, const MutableView& to) {
+    static const auto list = kernel_list<HeadSumProblem>({cpu::head_sum_kernels(), {reference::head_sum_kernel()}});
     if (to.shape().elements() == 0) { return; }
-    const cpu::RowFunctions& rows = cpu::instruction_set().kernels->rows;
-    const std::int64_t groups = to.extent(1);
-    const std::int64_t keys = to.extent(2);
-    const std::int64_t size = to.extent(3);
-    const std::int64_t summed = groups == 1 ? from.extent(1) : 1;
-    const auto lock = context.pool().lock();
-    // A copy asks for no memory.
-    const float one = 1;
-    const std::vector<float> ones(static_cast<std::size_t>(summed > 1 ? summed : 0), 1.0F);
-    detail::parallel(
-        context.pool(), to.extent(0) * groups, to.shape().elements() * summed > 100000, [&](std::int64_t task, int) {
-            const std::int64_t b = task / groups;
-            const std::int64_t g = task % groups;
-            cpu::RowAddress single;
-            std::vector<cpu::RowAddress> several(static_cast<std::size_t>(summed > 1 ? summed : 0));
-            cpu::RowAddress* row = summed > 1 ? several.data() : &single;
-            for (std::int64_t s = 0; s < keys; ++s) {
-                const auto offset = [&](std::int64_t n) {
-                    const std::int64_t h = from.extent(1) == 1 ? 0 : g + n;
-                    return b * from.stride(0) + h * from.stride(1) + s * from.stride(2);
-                };
-                const std::int64_t target = b * to.stride(0) + g * to.stride(1) + s * to.stride(2);
-                if (from.dtype() == DType::f64) {
-                    for (std::int64_t e = 0; e < size; ++e) {
-                        double sum = 0;
-                        for (std::int64_t n = 0; n < summed; ++n) {
-                            sum += from.as<double>()[offset(n) + e * from.stride(3)];
-                        }
-                        write_number(to.dtype(), to.data(), target + e * to.stride(3), sum);
-                    }
-                    continue;
-                }
-                const auto bytes = [](DType dtype, std::int64_t n) {
-                    return n * static_cast<std::int64_t>(size_of(dtype));
-                };
-                for (std::int64_t n = 0; n < summed; ++n) {
-                    char* data = static_cast<char*>(const_cast<void*>(from.data())) + bytes(from.dtype(), offset(n));
-                    row[n] = {from.dtype(), data, from.stride(3)};
-                }
-                rows.combine(row, summed > 1 ? ones.data() : &one, summed, size,
-                             {to.dtype(), static_cast<char*>(to.data()) + bytes(to.dtype(), target), to.stride(3)});
-            }
-        });
+    run_forward(context, std::span<const Kernel<HeadSumProblem>>(list), {"mla_attend"}, {from, to});
 }
 
 /// The keys and values of every head.
@@ -219,7 +179,7 @@ AnyView rows_of(const MlaSizes& z, const AnyView& view) {
 }
 }  // namespace
 
-MlaSizes checked_mla_sizes(const char* function, const View& q, const MlaWeights& weights) {
+MlaSizes checked_mla_sizes(Caller function, const View& q, const MlaWeights& weights) {
     check_axes(function, "q", q, 4, "[B,H,T,n+p]");
     check_dtype(function, "q", q, float_types);
     check_axes(function, "up_key", weights.up_key, 3, "[H,n,r]");
@@ -268,7 +228,7 @@ double mla_scale(std::int64_t head_size, double mscale) {
 
 void mla_attend(Context& context, const View& q, const View& latent, const View& rotary_key, const MlaWeights& weights,
                 const MutableView& out, const AttentionOptions& options, const MutableView& lse) {
-    constexpr const char* function = "mla_attend";
+    const Caller function("mla_attend", context);
     const Sizes z = checked_expanded(function, q, latent, rotary_key, weights);
     Expanded expanded(z, q.dtype());
     const AttentionOptions scaled = with_scale(options, z);
@@ -284,7 +244,7 @@ void mla_attend(Context& context, const View& q, const View& latent, const View&
 void mla_attend_backward(Context& context, const View& q, const View& latent, const View& rotary_key,
                          const MlaWeights& weights, const View& out, const View& lse, const View& dout,
                          const MlaGradients& gradients, const AttentionOptions& options, const View& dlse) {
-    constexpr const char* function = "mla_attend_backward";
+    const Caller function("mla_attend_backward", context);
     const Sizes z = checked_expanded(function, q, latent, rotary_key, weights);
     Expanded expanded(z, q.dtype());
     Tensor dkeys = Tensor::uninitialised(wide(q.dtype()), expanded.keys.shape());
@@ -342,7 +302,7 @@ void mla_attend_backward(Context& context, const View& q, const View& latent, co
 
 void mla_attend_absorbed(Context& context, const View& q, const View& cache, const MlaWeights& weights,
                          const MutableView& out, const AttentionOptions& options, const MutableView& lse) {
-    constexpr const char* function = "mla_attend_absorbed";
+    const Caller function("mla_attend_absorbed", context);
     Sizes z = checked_mla_sizes(function, q, weights);
     check_axes(function, "cache", cache, 3, "[B,S,r+p]");
     check_dtype(function, "cache", cache, {q.dtype()});

@@ -3,6 +3,8 @@
 
 #include <heed/mla.h>
 
+#include "ops/checks.h"
+
 namespace heed {
 
 /// The sizes of a call, once they are known to agree.
@@ -12,7 +14,7 @@ struct MlaSizes {
 };
 
 /// Sizes from q and the weights; `keys` is left 0.
-MlaSizes checked_mla_sizes(const char* function, const View& q, const MlaWeights& weights);
+MlaSizes checked_mla_sizes(Caller function, const View& q, const MlaWeights& weights);
 
 /// absorbed [B,H,T,r+p] = [W_UK^T qn ; qr] of q [B,H,T,n+p].
 void absorb_queries(Context& context, const MlaSizes& sizes, const View& q, const MlaWeights& weights,

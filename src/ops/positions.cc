@@ -1,24 +1,30 @@
 #include <heed/positions.h>
 
 #include "base/dispatch.h"
-#include "base/pool.h"
 #include "ops/attention_checks.h"
 #include "ops/positions_checks.h"
 #include "reference/positions.h"
 
 #include <bit>
 #include <cmath>
-#include <numeric>
 
 namespace heed {
 namespace {
 
-constexpr std::int64_t worth_sharing = std::int64_t{1} << 14;  ///< numbers; below, waking the team costs more
-
-void check_input(const char* function, const char* name, const View& view, int rank, const char* axes) {
+void check_input(Caller function, const char* name, const View& view, int rank, const char* axes) {
     if (!view || view.rank() != rank) { refuse(function, name, axes, view ? to_string(view.shape()) : "none"); }
     check_dtype(function, name, view, float_types);
     check_memory(function, name, view);
+}
+
+std::span<const Kernel<SinusoidProblem>> sinusoid_kernels() {
+    static const std::vector<Kernel<SinusoidProblem>> list = {reference::sinusoid_kernel()};
+    return list;
+}
+
+std::span<const Kernel<LearnedProblem>> learned_kernels() {
+    static const std::vector<Kernel<LearnedProblem>> list = {reference::learned_kernel()};
+    return list;
 }
 
 }  // namespace
@@ -26,7 +32,7 @@ void check_input(const char* function, const char* name, const View& view, int r
 // ---- Sinusoids -----------------------------------------------------------------------------------------------------
 
 void sinusoids(Context& context, const MutableView& out, const SinusoidOptions& options) {
-    constexpr const char* function = "sinusoids";
+    const Caller function("sinusoids", context);
     check_input(function, "out", out, 2, "2 axes [T,d]");
     check_output(function, "out", out, out.shape(), float_types);
     if (!(options.base > 0) || !std::isfinite(options.base)) {
@@ -39,12 +45,7 @@ void sinusoids(Context& context, const MutableView& out, const SinusoidOptions& 
     const View positions = checked_positions(function, "positions", options.positions, 1, length);
     check_apart(function, "out", out, "positions", positions);
     check_first(function, options.first, length);
-    const auto lock = context.pool().lock();
-    detail::parallel(context.pool(), length, out.shape().elements() >= worth_sharing, [&](std::int64_t t, int) {
-        const std::int64_t position =
-            positions ? read_integer(positions.dtype(), positions.data(), t * positions.stride(1)) : options.first + t;
-        reference::sinusoid_row(out, t, position, options);
-    });
+    run_forward(context, sinusoid_kernels(), {function}, {out, positions, options});
 }
 
 // ---- Learned positions ---------------------------------------------------------------------------------------------
@@ -52,7 +53,7 @@ void sinusoids(Context& context, const MutableView& out, const SinusoidOptions& 
 namespace {
 
 /// The row of the table that each token reads, b * T + t. `tensor` is [B,T,d].
-std::vector<std::int64_t> table_rows(const char* function, const View& positions, const View& tensor,
+std::vector<std::int64_t> table_rows(Caller function, const View& positions, const View& tensor,
                                      std::int64_t table_rows, std::int64_t offset) {
     if (!positions) { refuse(function, "positions", "[B,T] or [T]", "none"); }
     const std::int64_t batch = tensor.extent(0);
@@ -76,7 +77,7 @@ std::vector<std::int64_t> table_rows(const char* function, const View& positions
     return rows;
 }
 
-void check_offset(const char* function, std::int64_t offset) {
+void check_offset(Caller function, std::int64_t offset) {
     constexpr std::int64_t largest = std::int64_t{1} << 53;
     if (offset < -largest || offset > largest) { refuse(function, "offset", "within 2^53", std::to_string(offset)); }
 }
@@ -85,50 +86,36 @@ void check_offset(const char* function, std::int64_t offset) {
 
 void learned_positions(Context& context, const View& table, const View& positions, const MutableView& out,
                        const LearnedOptions& options) {
-    constexpr const char* function = "learned_positions";
+    const Caller function("learned_positions", context);
     check_input(function, "table", table, 2, "2 axes [P,d]");
     check_input(function, "out", out, 3, "3 axes [B,T,d]");
     check_output(function, "out", out, {out.extent(0), out.extent(1), table.extent(1)}, float_types);
     check_offset(function, options.offset);
-    const std::vector<std::int64_t> rows = table_rows(function, positions, out, table.extent(0), options.offset);
+    LearnedProblem problem;
+    problem.rows = table_rows(function, positions, out, table.extent(0), options.offset);
     check_apart(function, "out", out, "table", table);
     check_apart(function, "out", out, "positions", positions);
-    const auto lock = context.pool().lock();
-    detail::parallel(context.pool(), static_cast<std::int64_t>(rows.size()), out.shape().elements() >= worth_sharing,
-                     [&](std::int64_t token, int) {
-                         reference::learned_row(table, rows[static_cast<std::size_t>(token)], out,
-                                                token / out.extent(1), token % out.extent(1), options.add);
-                     });
+    problem.add = options.add;
+    problem.table = table;
+    problem.out = out;
+    run_forward(context, learned_kernels(), {function}, problem);
 }
 
 void learned_positions_backward(Context& context, const View& dout, const View& positions, const MutableView& dtable,
                                 const LearnedOptions& options) {
-    constexpr const char* function = "learned_positions_backward";
+    const Caller function("learned_positions_backward", context);
     check_input(function, "dout", dout, 3, "3 axes [B,T,d]");
     check_input(function, "dtable", dtable, 2, "2 axes [P,d]");
     check_output(function, "dtable", dtable, {dtable.extent(0), dout.extent(2)}, {DType::f32, DType::f64});
     check_offset(function, options.offset);
-    const std::vector<std::int64_t> rows = table_rows(function, positions, dout, dtable.extent(0), options.offset);
+    LearnedProblem problem;
+    problem.rows = table_rows(function, positions, dout, dtable.extent(0), options.offset);
     check_apart(function, "dtable", dtable, "dout", dout);
     check_apart(function, "dtable", dtable, "positions", positions);
-    // Tokens in the order of the rows they read: every row is one sum, in one order, whoever computes it.
-    std::vector<std::int64_t> begin(static_cast<std::size_t>(dtable.extent(0)) + 1);
-    for (const std::int64_t row : rows) { ++begin[static_cast<std::size_t>(row) + 1]; }
-    std::partial_sum(begin.begin(), begin.end(), begin.begin());
-    std::vector<std::int64_t> next(begin.begin(), begin.end() - 1);
-    std::vector<std::int64_t> tokens(rows.size());
-    for (std::size_t token = 0; token < rows.size(); ++token) {
-        tokens[static_cast<std::size_t>(next[static_cast<std::size_t>(rows[token])]++)] =
-            static_cast<std::int64_t>(token);
-    }
-    const auto lock = context.pool().lock();
-    const bool large = dout.shape().elements() >= worth_sharing || dtable.shape().elements() >= worth_sharing;
-    detail::parallel(context.pool(), dtable.extent(0), large, [&](std::int64_t row, int) {
-        const std::int64_t from = begin[static_cast<std::size_t>(row)];
-        const std::int64_t count = begin[static_cast<std::size_t>(row) + 1] - from;
-        if (count == 0 && options.add) { return; }
-        reference::learned_row_backward(dout, tokens.data() + from, count, dtable, row, options.add);
-    });
+    problem.add = options.add;
+    problem.dout = dout;
+    problem.dtable = dtable;
+    run_backward(context, learned_kernels(), {function}, problem);
 }
 
 // ---- ALiBi ---------------------------------------------------------------------------------------------------------

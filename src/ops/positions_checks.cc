@@ -9,7 +9,8 @@ View checked_positions(const char* function, const char* argument, const View& p
     if (!positions) { return {}; }
     View rows = positions;
     if (positions.rank() == 1) {
-        rows = View(positions.dtype(), positions.data(), {1, positions.extent(0)}, {0, positions.stride(0)});
+        rows = View(positions.dtype(), positions.data(), {1, positions.extent(0)}, {0, positions.stride(0)},
+                    positions.device());
     }
     if (rows.rank() != 2 || rows.extent(1) != length || (rows.extent(0) != batch && rows.extent(0) != 1)) {
         refuse(function, argument, to_string(Shape{batch, length}) + " or " + to_string(Shape{length}),

@@ -13,7 +13,7 @@
 namespace heed {
 namespace {
 
-void check_table(const char* function, const char* name, const RopeTable& table, std::int64_t head_size) {
+void check_table(Caller function, const char* name, const RopeTable& table, std::int64_t head_size) {
     const auto pairs = static_cast<std::int64_t>(table.frequencies.size());
     if (pairs < 1 || pairs > head_size / 2) {
         refuse(function, name,
@@ -37,7 +37,7 @@ void check_table(const char* function, const char* name, const RopeTable& table,
 }
 
 /// `input` and `output` are what the caller knows x and out as.
-RopeProblem checked(const char* function, const char* input, const View& x, const char* output, const MutableView& out,
+RopeProblem checked(Caller function, const char* input, const View& x, const char* output, const MutableView& out,
                     const RopeTable& table, const char* table_name, const RopeOptions& options) {
     check_rank4(function, input, x);
     check_dtype(function, input, x, float_types);
@@ -69,7 +69,7 @@ std::span<const Kernel<RopeProblem>> rope_kernel_list() {
     return list;
 }
 
-void run(Context& context, const char* function, const RopeProblem& problem) {
+void run(Context& context, Caller function, const RopeProblem& problem) {
     if (problem.x.shape().elements() == 0) { return; }
     run_forward(context, rope_kernel_list(), {function}, problem);
 }
@@ -77,12 +77,12 @@ void run(Context& context, const char* function, const RopeProblem& problem) {
 }  // namespace
 
 void rope(Context& context, const View& x, const MutableView& out, const RopeTable& table, const RopeOptions& options) {
-    run(context, "rope", checked("rope", "x", x, "out", out, table, "table", options));
+    run(context, "rope", checked({"rope", context}, "x", x, "out", out, table, "table", options));
 }
 
 void rope_backward(Context& context, const View& dout, const MutableView& dx, const RopeTable& table,
                    const RopeOptions& options) {
-    RopeProblem problem = checked("rope_backward", "dout", dout, "dx", dx, table, "table", options);
+    RopeProblem problem = checked({"rope_backward", context}, "dout", dout, "dx", dx, table, "table", options);
     std::vector<double> frequencies = table.frequencies;
     for (double& f : frequencies) { f = -f; }
     problem.frequencies = frequencies;
@@ -91,7 +91,7 @@ void rope_backward(Context& context, const View& dout, const MutableView& dx, co
 
 void rerotate(Context& context, const View& x, const MutableView& out, const RopeTable& from, const RopeTable& to,
               const RopeOptions& options) {
-    RopeProblem problem = checked("rerotate", "x", x, "out", out, to, "to", options);
+    RopeProblem problem = checked({"rerotate", context}, "x", x, "out", out, to, "to", options);
     check_table("rerotate", "from", from, x.extent(3));
     if (from.frequencies.size() != to.frequencies.size()) {
         refuse("rerotate", "from", std::to_string(to.frequencies.size()) + " frequencies as in to",

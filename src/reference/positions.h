@@ -1,5 +1,6 @@
 #pragma once
-#include <heed/positions.h>
+#include "kernel/kernel.h"
+#include "kernel/positions_problem.h"
 
 #include <vector>
 
@@ -23,5 +24,12 @@ void relative_bias_row(const View& table, const MutableView& bias, std::int64_t 
 /// sum[bucket[:]] += dbias[b,h,i,:].
 void relative_bias_row_backward(const View& dbias, std::int64_t b, std::int64_t h, std::int64_t i,
                                 const std::int64_t* bucket, double* sum);
+
+/// The bucket of a distance key - query.
+std::int64_t bucket_of(std::int64_t distance, const RelativeBuckets& buckets);
+
+Kernel<SinusoidProblem> sinusoid_kernel();
+Kernel<LearnedProblem> learned_kernel();
+Kernel<RelativeBiasProblem> relative_bias_kernel();
 
 }  // namespace heed::reference

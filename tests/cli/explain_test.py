@@ -45,6 +45,20 @@ class Explain(CliTest):
         self.assertEqual(report["kernel"], "reference")
         self.refuse(*SHAPE, "--kernel", "warp", saying="[explain] kernel: expected one of")
 
+    def test_other_operations(self):
+        text = self.succeed("explain", "matmul", "--shape", "8,16,32", "--dtype", "f64")
+        self.assertIn("matmul  8,16,32  f64", text)
+        self.assertIn("-> reference", text)
+        for operation, shape in (("rope", "1,2,3,8"), ("merge", "1,2,3,8"), ("linear_attend", "1,2,1,5,5,8"),
+                                 ("attend_backward", "1,2,1,5,5,8")):
+            report = json.loads(self.succeed("explain", operation, "--shape", shape, "--json", "--kernel", "reference"))
+            self.assertEqual([entry["kernel"] for entry in report], ["reference"], operation)
+            self.assertEqual(report[0]["operation"], operation)
+            self.assertGreaterEqual(len(report[0]["verdicts"]), 2)
+        self.refuse("explain", "matmul", "--shape", "8,16", saying="expected M,N,K for matmul, got '8,16'")
+        self.refuse("explain", "knit", "--shape", "8,16", saying="got 'knit'")
+        self.refuse("explain", "matmul", "--shape", "8,16,4", "--kernel", "warp", saying="expected one of onednn")
+
     def test_refusals(self):
         self.refuse("explain", saying="--shape is required")
         self.refuse("explain", "--shape", "1,2,3", saying="expected B,H,G,T,S,D")

@@ -7,6 +7,7 @@
 #include <heed/attention.h>
 #include <nlohmann/json.hpp>
 
+#include "commands/explain_operations.h"
 #include "commands/options.h"
 #include "print/text.h"
 
@@ -14,6 +15,7 @@ namespace heed::cli {
 namespace {
 
 struct ExplainArguments {
+    std::string operation = "attend";
     std::string shape;
     std::string dtype = "f32";
     std::string bias;
@@ -83,23 +85,25 @@ struct Options {
     }
 };
 
+nlohmann::ordered_json verdicts_of(const Explanation& explanation) {
+    auto verdicts = nlohmann::ordered_json::array();
+    for (const KernelVerdict& v : explanation.verdicts) {
+        verdicts.push_back({{"kernel", v.kernel}, {"fits", v.fits}, {"reason", v.reason}});
+    }
+    return verdicts;
+}
+
 void print_json(const AttentionShape& s, const Explanation& explanation, const AttentionOptions& options) {
     nlohmann::ordered_json json;
     json["shape"] = {{"B", s.batch}, {"H", s.heads},     {"G", s.kv_heads},   {"T", s.queries},
                      {"S", s.keys},  {"D", s.head_size}, {"E", s.value_size}, {"dtype", name_of(s.dtype)}};
     json["options"] = to_spec(options);
     json["kernel"] = explanation.kernel;
-    json["verdicts"] = nlohmann::ordered_json::array();
-    for (const KernelVerdict& v : explanation.verdicts) {
-        json["verdicts"].push_back({{"kernel", v.kernel}, {"fits", v.fits}, {"reason", v.reason}});
-    }
+    json["verdicts"] = verdicts_of(explanation);
     fmt::print("{}\n", json.dump(2));
 }
 
-void print_text(const AttentionShape& s, const Explanation& explanation, const AttentionOptions& options) {
-    fmt::print("q [{},{},{},{}]  k [{},{},{},{}]  v [{},{},{},{}]  {}\n", s.batch, s.heads, s.queries, s.head_size,
-               s.batch, s.kv_heads, s.keys, s.head_size, s.batch, s.kv_heads, s.keys, s.value_size, name_of(s.dtype));
-    fmt::print("options: {}\n\n", to_words(options));
+void print_verdicts(const Explanation& explanation) {
     std::size_t width = 6;
     for (const KernelVerdict& v : explanation.verdicts) { width = std::max(width, v.kernel.size()); }
     fmt::print("   {:<{}}  fits  why\n", "kernel", width);
@@ -109,7 +113,33 @@ void print_text(const AttentionShape& s, const Explanation& explanation, const A
     }
 }
 
+void print_text(const AttentionShape& s, const Explanation& explanation, const AttentionOptions& options) {
+    fmt::print("q [{},{},{},{}]  k [{},{},{},{}]  v [{},{},{},{}]  {}\n", s.batch, s.heads, s.queries, s.head_size,
+               s.batch, s.kv_heads, s.keys, s.head_size, s.batch, s.kv_heads, s.keys, s.value_size, name_of(s.dtype));
+    fmt::print("options: {}\n\n", to_words(options));
+    print_verdicts(explanation);
+}
+
+/// Any operation: the verdicts of each of those that it is made of.
+void explain_other(const ExplainArguments& arguments) {
+    const std::vector<Explanation> all =
+        explain_operation({arguments.operation, arguments.shape, arguments.dtype, arguments.kernel});
+    if (arguments.json) {
+        auto json = nlohmann::ordered_json::array();
+        for (const Explanation& e : all) {
+            json.push_back({{"operation", e.operation}, {"kernel", e.kernel}, {"verdicts", verdicts_of(e)}});
+        }
+        fmt::print("{}\n", json.dump(2));
+        return;
+    }
+    for (const Explanation& e : all) {
+        fmt::print("{}  {}  {}\n\n", e.operation, printable(arguments.shape), arguments.dtype);
+        print_verdicts(e);
+    }
+}
+
 void explain_command(const ExplainArguments& arguments) {
+    if (arguments.operation != "attend") { return explain_other(arguments); }
     const AttentionShape shape = shape_of(arguments);
     const Options options(arguments, shape);
     const Explanation explanation = explain(shape, options.value);
@@ -123,8 +153,15 @@ void add_explain(CLI::App& app) {
     CLI::App* command = app.add_subcommand("explain", "Which kernel would run, and why not the others");
     const auto arguments = std::make_shared<heed::cli::ExplainArguments>();
     command
-        ->add_option("--shape", arguments->shape,
-                     "B,H,G,T,S,D[,E]: batch, query heads, key/value heads, queries, keys, head size, value size")
+        ->add_option(
+            "operation", arguments->operation,
+            "attend (default), or another of " + heed::cli::operation_names() + "; the options below are attend's")
+        ->type_name("OPERATION");
+    command
+        ->add_option(
+            "--shape", arguments->shape,
+            "B,H,G,T,S,D[,E]: batch, query heads, key/value heads, queries, keys, head size, value size; other "
+            "operations say which sizes they take")
         ->type_name("SIZES")
         ->required();
     command->add_option("--dtype", arguments->dtype, "f32 (default), bf16, f16 or f64")->type_name("TYPE");
@@ -143,6 +180,7 @@ void add_explain(CLI::App& app) {
         "Examples:\n"
         "  heed explain --shape 1,32,8,4096,4096,128 --dtype bf16 --causal\n"
         "  heed explain --shape 2,8,8,512,512,64 --window 255,0 --dropout 0.1 --json\n"
+        "  heed explain matmul --shape 512,512,1024\n"
         "The environment variable HEED_KERNEL does what --kernel does.");
     command->callback([arguments] { heed::cli::explain_command(*arguments); });
 }
