@@ -98,8 +98,8 @@ void Array::refuse(const std::string& expected, const std::string& got) const {
     python::refuse(function_, argument_, expected, got);
 }
 
-Array::Array(const char* function, const char* argument, nb::handle object, Access access)
-    : function_(function), argument_(argument), access_(access) {
+Array::Array(const char* function, const char* argument, nb::handle object, Access access, Where where)
+    : function_(function), argument_(argument), access_(access), where_(where) {
     if (object.is_none()) { return; }
     const ArrayType& type = array_type(object);
     if (type.is_torch && access != Access::read_detached && requires_gradient(object)) {
@@ -133,7 +133,10 @@ Array::Array(const char* function, const char* argument, nb::handle object, Acce
 }
 
 void Array::take(const DlTensor& tensor) {
-    if (tensor.device.type != dl::cpu && tensor.device.type != dl::cuda_host && tensor.device.type != dl::rocm_host) {
+    const std::int32_t type = tensor.device.type;
+    if ((type == dl::cuda || type == dl::cuda_managed) && where_ == Where::anywhere && has_gpu()) {
+        device_ = {DeviceKind::cuda, static_cast<std::int16_t>(tensor.device.id)};
+    } else if (type != dl::cpu && type != dl::cuda_host && type != dl::rocm_host) {
         refuse("an array in the CPU's memory", "one on another device");
     }
     if (tensor.rank > Shape::max_rank) { refuse("at most 8 axes", std::to_string(tensor.rank)); }
@@ -276,10 +279,14 @@ void Array::Release::operator()(DlManagedVersioned* tensor) const {
 
 Result make_result(const char* function, const char* argument, nb::handle given, nb::handle like, DType dtype,
                    const Shape& shape) {
-    if (given && !given.is_none()) { return {nb::borrow(given), Array(function, argument, given, Access::write)}; }
+    // A function that does not know of GPUs has refused `like` already.
+    const Where where = is_on_gpu(like) ? Where::anywhere : Where::cpu;
+    if (given && !given.is_none()) {
+        return {nb::borrow(given), Array(function, argument, given, Access::write, where)};
+    }
     NewArray made = new_array(function, like, dtype, shape);
-    Array array =
-        made.data != nullptr ? Array(dtype, made.data, shape) : Array(function, argument, made.object, Access::write);
+    Array array = made.data != nullptr ? Array(dtype, made.data, shape)
+                                       : Array(function, argument, made.object, Access::write, where);
     return {std::move(made.object), std::move(array)};
 }
 

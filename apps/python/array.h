@@ -23,6 +23,9 @@ enum class Access : std::uint8_t {
     read_detached,  ///< what is known to need no gradient, and not asked again
 };
 
+/// Whose memory an argument may be in. `anywhere` is for functions whose operation looks at the device itself.
+enum class Where : std::uint8_t { cpu, anywhere };
+
 /// Throws heed::Error with the text that the library's own checks have.
 [[noreturn]] void refuse(const char* function, const char* argument, const std::string& expected,
                          const std::string& got);
@@ -35,9 +38,10 @@ public:
     /// Absent.
     Array() = default;
     /// None is absent too.
-    Array(const char* function, const char* argument, nb::handle object, Access access = Access::read);
+    Array(const char* function, const char* argument, nb::handle object, Access access = Access::read,
+          Where where = Where::cpu);
 
-    /// Memory known to be row-major.
+    /// Memory of the CPU known to be row-major.
     Array(DType dtype, void* data, const Shape& shape)
         : present_(true), dtype_(dtype), data_(data), shape_(shape), strides_(shape.row_major()) {}
 
@@ -47,8 +51,12 @@ public:
     std::int64_t extent(int axis) const { return axis < shape_.rank() ? shape_[axis] : 0; }
     int rank() const { return shape_.rank(); }
 
-    View view() const { return present_ ? View(dtype_, data_, shape_, strides_) : View(); }
-    MutableView mutable_view() const { return present_ ? MutableView(dtype_, data_, shape_, strides_) : MutableView(); }
+    Device device() const { return device_; }
+
+    View view() const { return present_ ? View(dtype_, data_, shape_, strides_, device_) : View(); }
+    MutableView mutable_view() const {
+        return present_ ? MutableView(dtype_, data_, shape_, strides_, device_) : MutableView();
+    }
     operator View() const { return view(); }
 
 private:
@@ -73,7 +81,9 @@ private:
     const char* function_ = "";
     const char* argument_ = "";
     Access access_ = Access::read;
+    Where where_ = Where::cpu;
     bool present_ = false;
+    Device device_{};
     DType dtype_ = DType::f32;
     void* data_ = nullptr;
     Shape shape_;

@@ -19,15 +19,15 @@ nb::object attend_with(nb::handle q, nb::handle k, nb::handle v, const Keywords&
     constexpr const char* f = "attend";
     nb::handle out, lse, context;
     const Own own[] = {{"out", &out}, {"lse", &lse}, {"context", &context}};
-    AttentionKeywords attention(f);
+    AttentionKeywords attention(f, Where::anywhere);
     read_keywords(f, keywords, own, &attention);
-    const Array queries(f, "q", q);
-    const Array keys(f, "k", k);
-    const Array values(f, "v", v);
+    const Array queries(f, "q", q, Access::read, Where::anywhere);
+    const Array keys(f, "k", k, Access::read, Where::anywhere);
+    const Array values(f, "v", v, Access::read, Where::anywhere);
     const std::int64_t batch = queries.extent(0), heads = queries.extent(1), rows = queries.extent(2);
     const Result result = make_result(f, "out", out, q, queries.dtype(), {batch, heads, rows, values.extent(3)});
     const Result sums = make_requested(f, "lse", lse, q, wide(queries.dtype()), {batch, heads, rows});
-    Context& team = choose_context(f, context);
+    Context& team = choose_context(f, context, queries.device());
     without_gil([&] { attend(team, queries, keys, values, result.view(), attention.options, sums.view()); });
     return with_lse(result, sums);
 }
@@ -43,15 +43,15 @@ nb::object attend_backward_with(nb::handle q, nb::handle k, nb::handle v, nb::ha
     const Own own[] = {
         {"dlse", &dlse},   {"dq", &dq},         {"dk", &dk},           {"dv", &dv},
         {"dbias", &dbias}, {"dsinks", &dsinks}, {"context", &context}, {"dalibi_slopes", &dalibi_slopes}};
-    AttentionKeywords attention(f);
+    AttentionKeywords attention(f, Where::anywhere);
     read_keywords(f, keywords, own, &attention);
-    const Array queries(f, "q", q);
-    const Array keys(f, "k", k);
-    const Array values(f, "v", v);
-    const Array outputs(f, "out", out);
-    const Array sums(f, "lse", lse);
-    const Array upstream(f, "dout", dout);
-    const Array upstream_lse(f, "dlse", dlse);
+    const Array queries(f, "q", q, Access::read, Where::anywhere);
+    const Array keys(f, "k", k, Access::read, Where::anywhere);
+    const Array values(f, "v", v, Access::read, Where::anywhere);
+    const Array outputs(f, "out", out, Access::read, Where::anywhere);
+    const Array sums(f, "lse", lse, Access::read, Where::anywhere);
+    const Array upstream(f, "dout", dout, Access::read, Where::anywhere);
+    const Array upstream_lse(f, "dlse", dlse, Access::read, Where::anywhere);
     const AttentionOptions& options = attention.options;
     const Result rq = make_result(f, "dq", dq, q, queries.dtype(), queries.shape());
     const Result rk = make_result(f, "dk", dk, q, keys.dtype(), keys.shape());
@@ -66,7 +66,7 @@ nb::object attend_backward_with(nb::handle q, nb::handle k, nb::handle v, nb::ha
                                        .dbias = rbias.view(),
                                        .dsinks = rsinks.view(),
                                        .dalibi_slopes = rslopes.view()};
-    Context& team = choose_context(f, context);
+    Context& team = choose_context(f, context, queries.device());
     without_gil([&] {
         attend_backward(team, queries, keys, values, outputs, sums, upstream, gradients, options, upstream_lse);
     });
@@ -87,10 +87,10 @@ nb::object plain_attention_with(nb::handle q, nb::handle k, nb::handle v, nb::ha
     for (const nb::handle tensor : {q, k, v}) {
         if (!array_type(tensor).is_torch || requires_gradient(tensor)) { return nb::none(); }
     }
-    if (is_autocast()) { return nb::none(); }
-    const Array queries(f, "q", q, Access::read_detached);
-    const Array keys(f, "k", k, Access::read_detached);
-    const Array values(f, "v", v, Access::read_detached);
+    if (is_autocast() || is_on_gpu(q)) { return nb::none(); }
+    const Array queries(f, "q", q, Access::read_detached, Where::anywhere);
+    const Array keys(f, "k", k, Access::read_detached, Where::anywhere);
+    const Array values(f, "v", v, Access::read_detached, Where::anywhere);
     const bool four_axes = queries.rank() == 4 && keys.rank() == 4 && values.rank() == 4;
     const bool one_batch = queries.extent(0) == keys.extent(0) && keys.extent(0) == values.extent(0);
     const bool heads_fit = keys.extent(1) == values.extent(1) &&
@@ -103,7 +103,7 @@ nb::object plain_attention_with(nb::handle q, nb::handle k, nb::handle v, nb::ha
     if (!scale.is_none()) { options.scale = to_double(f, "scale", scale); }
     const Result result = make_result(f, "out", {}, q, queries.dtype(),
                                       {queries.extent(0), queries.extent(1), queries.extent(2), values.extent(3)});
-    Context& team = choose_context(f, {});
+    Context& team = choose_context(f, {}, queries.device());
     without_gil([&] { attend(team, queries, keys, values, result.view(), options); });
     return result.object;
 }

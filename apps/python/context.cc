@@ -1,10 +1,13 @@
 #include "context.h"
 
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
 #include <pthread.h>
 
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <map>
 #include <string>
 
 #include <heed/error.h>
@@ -69,7 +72,37 @@ Context& choose_context(const char* function, nb::handle given) {
     return context->get();
 }
 
+Context& choose_context(const char* function, nb::handle given, Device device) {
+    if (device.kind == DeviceKind::cpu) { return choose_context(function, given); }
+    if (given && !given.is_none()) {
+        refuse(function, "context", "none for tensors of a GPU, which is asked on PyTorch's current stream",
+               "a context");
+    }
+    // Never destroyed: at exit CUDA may be gone before a thread's memory is.
+    thread_local auto& contexts = *new std::map<int, std::unique_ptr<Context>>;
+    const nb::object stream =
+        nb::module_::import_("torch").attr("cuda").attr("current_stream")(static_cast<int>(device.index));
+    void* const handle = reinterpret_cast<void*>(nb::cast<std::uintptr_t>(stream.attr("cuda_stream")));
+    std::unique_ptr<Context>& context = contexts[device.index];
+    if (context == nullptr) {
+        context = std::make_unique<Context>(device, handle);
+    } else {
+        context->set_stream(handle);
+    }
+    return *context;
+}
+
 void bind_context(nb::module_& m) {
+    m.def(
+        "devices",
+        [] {
+            std::vector<std::string> names;
+            for (const Device device : devices()) { names.push_back(to_string(device)); }
+            return names;
+        },
+        "Where heed can compute on this machine, the CPU first; then GPUs, where heed is built with CUDA.\n\n"
+        ">>> heed.devices()[0]\n"
+        "'cpu'");
     nb::class_<SharedContext>(
         m, "Context",
         "Where a call runs: a team of threads and their scratch memory, kept between calls.\n\n"

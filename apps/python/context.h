@@ -33,6 +33,10 @@ private:
 /// The one that the caller gave, otherwise the process's own with a thread for each core.
 Context& choose_context(const char* function, nb::handle given);
 
+/// The same for tensors of a GPU: a context of the calling thread for that device, on PyTorch's current stream there. A
+/// context that the caller gave is refused, as its threads are not asked.
+Context& choose_context(const char* function, nb::handle given, Device device);
+
 /// Lets other Python threads run meanwhile.
 template <class Function>
 void without_gil(Function&& function) {

@@ -98,7 +98,7 @@ std::vector<std::int64_t> to_integers(const char* function, const char* argument
 }
 
 View AttentionKeywords::hold(const char* name, nb::handle value) {
-    return arrays_.emplace_back(function_, name, value).view();
+    return arrays_.emplace_back(function_, name, value, Access::read, where_).view();
 }
 
 bool AttentionKeywords::set(std::string_view name, nb::handle value) {

@@ -40,7 +40,7 @@ Enum choose(const char* function, const char* argument, nb::handle value,
 /// AttentionOptions from keywords, and what keeps their arrays for the length of the call.
 class AttentionKeywords {
 public:
-    explicit AttentionKeywords(const char* function) : function_(function) {}
+    explicit AttentionKeywords(const char* function, Where where = Where::cpu) : function_(function), where_(where) {}
 
     /// False where the name is none of attention's options.
     bool set(std::string_view name, nb::handle value);
@@ -51,6 +51,7 @@ private:
     View hold(const char* name, nb::handle value);
 
     const char* function_;
+    Where where_;
     std::vector<Array> arrays_;
 };
 

@@ -4,6 +4,7 @@
 #include <string>
 #include <unordered_map>
 
+#include <heed/device.h>
 #include <heed/error.h>
 
 namespace heed::python {
@@ -180,9 +181,20 @@ nb::object dlpack_capsule(nb::handle object) {
     return method();
 }
 
+bool has_gpu() {
+    static const bool found = devices().size() > 1;
+    return found;
+}
+
+bool is_on_gpu(nb::handle object) {
+    return has_gpu() && object && !object.is_none() && array_type(object).is_torch &&
+           nb::cast<bool>(object.attr("is_cuda"));
+}
+
 NewArray new_array(const char* function, nb::handle like, DType dtype, const Shape& shape) {
     const ArrayType& type = array_type(like);
     if (!type.is_torch) { return {new_numpy(function, dtype, shape), nullptr}; }
+    if (is_on_gpu(like)) { return new_torch_tensor_like(like, dtype, shape); }
     return new_torch_tensor(dtype, shape);
 }
 

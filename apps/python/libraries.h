@@ -46,6 +46,11 @@ nb::object dlpack_capsule(nb::handle object);
 /// Which of heed's types NumPy's own dtype object is; false for all others, which the interface describes.
 bool find_numpy_dtype(PyObject* dtype, DType& found);
 
+/// Can this process use a GPU? Asked of the driver once.
+bool has_gpu();
+/// A PyTorch tensor of a GPU that heed can use.
+bool is_on_gpu(nb::handle object);
+
 /// Not initialised; PyTorch's where `like` is, otherwise NumPy's.
 NewArray new_array(const char* function, nb::handle like, DType dtype, const Shape& shape);
 

@@ -26,7 +26,7 @@ struct DlType {
 };
 
 namespace dl {
-constexpr std::int32_t cpu = 1, cuda_host = 3, rocm_host = 11;
+constexpr std::int32_t cpu = 1, cuda = 2, cuda_host = 3, rocm_host = 11, cuda_managed = 13;
 constexpr std::uint8_t integer = 0, unsigned_integer = 1, floating = 2, bfloat = 4, boolean = 6;
 constexpr std::uint64_t read_only = 1;
 }  // namespace dl

@@ -92,11 +92,13 @@ TensorFunctions find_tensor_functions() {
     return is_as_asked ? torch : TensorFunctions();
 }
 
-NewArray ask_for_tensor(DType dtype, const Shape& shape) {
+NewArray ask_for_tensor(DType dtype, const Shape& shape, nb::handle device = nb::none()) {
     const nb::module_ torch = nb::module_::import_("torch");
     nb::list extents;
     for (int axis = 0; axis < shape.rank(); ++axis) { extents.append(shape[axis]); }
-    return {torch.attr("empty")(extents, nb::arg("dtype") = torch.attr(library_name(dtype))), nullptr};
+    return {
+        torch.attr("empty")(extents, nb::arg("dtype") = torch.attr(library_name(dtype)), nb::arg("device") = device),
+        nullptr};
 }
 
 bool ask_for_autocast() { return nb::cast<bool>(nb::module_::import_("torch").attr("is_autocast_enabled")("cpu")); }
@@ -113,6 +115,10 @@ NewArray new_torch_tensor(DType dtype, const Shape& shape) {
         if (made.object) { return made; }
     }
     return ask_for_tensor(dtype, shape);
+}
+
+NewArray new_torch_tensor_like(nb::handle like, DType dtype, const Shape& shape) {
+    return ask_for_tensor(dtype, shape, like.attr("device"));
 }
 
 bool is_autocast() {

@@ -18,6 +18,9 @@ struct NewArray {
 /// A tensor, not initialised.
 NewArray new_torch_tensor(DType dtype, const Shape& shape);
 
+/// The same on the device of another tensor.
+NewArray new_torch_tensor_like(nb::handle like, DType dtype, const Shape& shape);
+
 /// Does PyTorch choose the types of what it computes on the CPU?
 bool is_autocast();
 

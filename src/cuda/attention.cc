@@ -103,6 +103,7 @@ void sm90_forward(detail::Place& place, const AttentionProblem& problem) {
 const char* decode_declines(const AttentionProblem& p) {
     if (const char* reason = sm90_declines(p)) { return reason; }
     if (p.queries != 1 || p.packed) { return "more than one query a sequence"; }
+    if (p.keys > std::int64_t{1} << 21) { return "too many keys"; }
     const std::int64_t blocks = p.batch * p.kv_heads * ((p.group() + 15) / 16);
     if (blocks > CudaQueue::counters_count || p.batch > 65535 || p.heads > 65535) { return "too many sequences"; }
     return nullptr;

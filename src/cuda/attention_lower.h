@@ -12,6 +12,9 @@ namespace heed::cuda {
 class LoweredAttention {
 public:
     LoweredAttention(CudaQueue& queue, const AttentionProblem& problem);
+    ~LoweredAttention() { queue_.finish_scratch(); }
+    LoweredAttention(const LoweredAttention&) = delete;
+    LoweredAttention& operator=(const LoweredAttention&) = delete;
 
     /// So many more bytes of scratch, for the pointer that `target` is; before queue().
     void need(void** target, std::size_t bytes) { pieces_.push_back({target, bytes}); }

@@ -53,12 +53,11 @@ void CudaQueue::set_stream(void* stream) {
     if (next == stream_) { return; }
     const OnDevice on(device_);
     // Scratch memory and counters go over to the new stream, so it waits for what the old one still does with them. A
-    // stream that is gone, or that is being captured, has nothing to wait for that the caller does not order himself.
-    if (cudaEventRecord(order_, stream_) == cudaSuccess) {
-        if (cudaStreamWaitEvent(next, order_, 0) != cudaSuccess) { (void)cudaGetLastError(); }
-    } else {
-        (void)cudaGetLastError();
+    // stream under capture takes no part in that: a graph has scratch memory of its own.
+    if (!capturing(stream_) && !capturing(next) && cudaEventRecord(order_, stream_) == cudaSuccess) {
+        check("cudaStreamWaitEvent", cudaStreamWaitEvent(next, order_, 0));
     }
+    (void)cudaGetLastError();  // a stream that is gone has nothing to wait for
     stream_ = next;
 }
 
@@ -67,7 +66,19 @@ void CudaQueue::synchronise() {
     check("cudaStreamSynchronize", cudaStreamSynchronize(stream_));
 }
 
+bool CudaQueue::capturing(cudaStream_t stream) const {
+    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    if (cudaStreamIsCapturing(stream, &status) != cudaSuccess) { (void)cudaGetLastError(); }
+    return status != cudaStreamCaptureStatusNone;
+}
+
 void* CudaQueue::scratch(std::size_t bytes) {
+    if (capturing(stream_)) {
+        // Memory that the graph itself takes and gives back in every replay.
+        finish_scratch();
+        check("cudaMallocAsync", cudaMallocAsync(&captured_, bytes, stream_));
+        return captured_;
+    }
     if (bytes > scratch_bytes_) {
         const OnDevice on(device_);
         void* larger = nullptr;
@@ -78,6 +89,12 @@ void* CudaQueue::scratch(std::size_t bytes) {
         scratch_bytes_ = rounded;
     }
     return scratch_;
+}
+
+void CudaQueue::finish_scratch() {
+    if (captured_ == nullptr) { return; }
+    (void)cudaFreeAsync(captured_, stream_);
+    captured_ = nullptr;
 }
 
 void CudaQueue::release() {

@@ -32,6 +32,8 @@ public:
     void set_stream(void* stream) override;
     void synchronise() override;
     void* scratch(std::size_t bytes) override;
+    /// The operation is queued: scratch memory that belongs to a graph under capture goes back to it.
+    void finish_scratch();
     std::size_t scratch_bytes() const override { return scratch_bytes_; }
     void release() override;
 
@@ -42,12 +44,15 @@ public:
     int* counters() const { return counters_; }
 
 private:
+    bool capturing(cudaStream_t stream) const;
+
     int device_ = 0;
     int multiprocessors_ = 0;
     cudaStream_t stream_ = nullptr;
     cudaEvent_t order_ = nullptr;  ///< what was queued on the stream before the present one
     void* scratch_ = nullptr;
     std::size_t scratch_bytes_ = 0;
+    void* captured_ = nullptr;  ///< scratch memory of the operation that is being captured
     int* counters_ = nullptr;
 };
 

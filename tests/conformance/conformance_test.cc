@@ -8,6 +8,7 @@
 #include "conformance/run.h"
 #include "conformance/tolerance.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 
@@ -117,9 +118,65 @@ TEST(Conformance, TableIsLargeAndCoversEveryPair) {
     EXPECT_EQ(coverage.covered, coverage.pairs);
 }
 
+/// The same case within what the kernels for Hopper take: bands and lengths of 16-bit tensors.
+Case as_band(Case c) {
+    const auto set = [&](Axis axis, std::string_view value) {
+        const auto& values = info(axis).values;
+        const auto found = std::find(values.begin(), values.end(), value);
+        c.choice[static_cast<std::size_t>(axis)] = static_cast<int>(found - values.begin());
+    };
+    for (const Axis axis :
+         {Axis::allow, Axis::pattern, Axis::bias, Axis::alibi, Axis::sinks, Axis::positions, Axis::dropout}) {
+        set(axis, "none");
+    }
+    set(Axis::softcap, "0");
+    const char* size = c.number % 2 == 0 ? "64" : "128";
+    set(Axis::head_size, size);
+    set(Axis::value_size, size);
+    if (c[Axis::dtype] == "f32") { set(Axis::dtype, "bf16"); }
+    if (c[Axis::scale] == "-0.2" || c[Axis::scale] == "0") { set(Axis::scale, "0.3"); }
+    if (c[Axis::layout] != "BTHD") { set(Axis::layout, "BHTD"); }
+    if (c.number % 5 == 0) { set(Axis::queries, "1"); }
+    return c;
+}
+
+TEST(Conformance, BandsOnTheGpu) {
+    const std::vector<std::string> kernels = kernels_to_test(true);
+    if (kernels.empty()) { GTEST_SKIP() << "no GPU, or heed built without CUDA"; }
+    Context context(2);
+    for (const std::string kernel : {"cuda-sm90", "cuda-sm90/decode"}) {
+        Worst worst;
+        int ran = 0;
+        int failed = 0;
+        for (const Case& original : cases_to_test(2)) {
+            const Case c = as_band(original);
+            const Problem problem(c);
+            const auto outputs = run(context, problem, kernel);
+            if (outputs == nullptr) { continue; }
+            ++ran;
+            const Results expected = oracle(context, problem);
+            std::string wrong = compare(problem, outputs->results(), expected, naive_double(problem),
+                                        naive_float(problem).results, worst);
+            if (const char* name = outputs->written_around()) { wrong = std::string(name) + ": written around"; }
+            if (!wrong.empty() && ++failed <= failures_to_print) {
+                ADD_FAILURE() << kernel << ": " << wrong << "\n  " << c.describe();
+            }
+        }
+        std::printf("%s: %d cases, %d failed; largest error as a part of what is allowed:", kernel.c_str(), ran,
+                    failed);
+        for (int r = 0; r < 5; ++r) { std::printf(" %s %.2f", Results::names[r], worst.ratio[r]); }
+        std::printf("\n");
+        EXPECT_EQ(failed, 0);
+        EXPECT_GT(ran, 0);
+    }
+}
+
 TEST(Conformance, EveryKernelEveryCase) {
     Context context(2);
-    const std::vector<std::string> kernels = kernels_to_test();
+    std::vector<std::string> kernels = kernels_to_test();
+    for (const std::string& kernel : kernels_to_test(true)) {
+        if (kernel == "cuda-any") { kernels.push_back(kernel); }  // the others: BandsOnTheGpu
+    }
     ASSERT_FALSE(kernels.empty()) << "HEED_CONFORMANCE_KERNELS names no kernel that runs on this machine";
     std::vector<Worst> worst(kernels.size());
     std::vector<int> ran(kernels.size(), 0);

@@ -96,7 +96,9 @@ std::unique_ptr<Outputs> run_on_gpu(const Problem& p, const std::string& kernel)
                                      .dsinks = mirror.output(outputs->dsinks),
                                      .dalibi_slopes = mirror.output(outputs->dslopes)};
         const View dout = mirror.input(p.dout), dlse = mirror.input(p.dlse);
-        attend_backward(context, q, k, v, out, lse, dout, gradients, options, dlse);
+        AttentionOptions backward = options;
+        if (kernel.ends_with("/decode")) { backward.kernel = "cuda-any"; }  // a forward pass alone
+        attend_backward(context, q, k, v, out, lse, dout, gradients, backward, dlse);
     }
     if (out_without_lse(p)) { attend(context, q, k, v, out, options); }
     context.synchronise();

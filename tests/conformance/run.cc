@@ -134,14 +134,14 @@ Results oracle(Context& context, const Problem& p) {
             .dslopes = numbers_of(dslopes)};
 }
 
-std::vector<std::string> kernels_to_test() {
+std::vector<std::string> kernels_to_test(bool on_gpu) {
     const char* text = std::getenv("HEED_CONFORMANCE_KERNELS");
     const std::string chosen = text == nullptr ? "" : "," + std::string(text) + ",";
     std::vector<std::string> names;
     for (const KernelVerdict& verdict : explain({}, {.kernel = "reference"}).verdicts) {
         const bool asked_for = chosen.empty() || chosen.find("," + verdict.kernel + ",") != std::string::npos;
-        const bool on_gpu = verdict.kernel.starts_with("cuda") && devices().size() > 1;
-        if ((verdict.fits || on_gpu) && asked_for) { names.push_back(verdict.kernel); }
+        const bool fits = on_gpu ? verdict.kernel.starts_with("cuda") && devices().size() > 1 : verdict.fits;
+        if (fits && asked_for) { names.push_back(verdict.kernel); }
     }
     return names;
 }

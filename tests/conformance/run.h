@@ -33,7 +33,7 @@ Results oracle(Context& context, const Problem& problem);
 
 /// The kernels of this build that can run on this machine and that HEED_CONFORMANCE_KERNELS (names with commas
 /// between; default all) asks for.
-std::vector<std::string> kernels_to_test();
+std::vector<std::string> kernels_to_test(bool on_gpu = false);
 /// HEED_CONFORMANCE_PASS=forward: for work on a kernel whose backward pass is still to come.
 bool forward_only();
 /// Whether a kernel takes this problem.

@@ -175,8 +175,9 @@ def scaled_dot_product_attention(
         raise Error("[scaled_dot_product_attention] attn_mask: expected None where is_causal is set, got a tensor")
     if not 0.0 <= dropout_p <= 1.0:
         raise Error(f"[scaled_dot_product_attention] dropout_p: expected a number from 0 to 1, got {dropout_p}")
-    if torch.is_autocast_enabled("cpu"):
-        narrow = torch.get_autocast_dtype("cpu")
+    device = "cuda" if query.is_cuda else "cpu"
+    if torch.is_autocast_enabled(device):
+        narrow = torch.get_autocast_dtype(device)
         query, key, value = (x.to(narrow) if x.dtype != torch.float64 else x for x in (query, key, value))
 
     q, k, v, mask, leading = query, key, value, attn_mask, None
@@ -199,7 +200,7 @@ def scaled_dot_product_attention(
             bias = mask
     if dropout_p == 1.0:  # every weight is dropped; heed's own dropout ends below 1
         options["dropout"] = 0.5
-        options["dropout_keep"] = torch.zeros(1, 1, 1, 1, dtype=torch.bool)
+        options["dropout_keep"] = torch.zeros(1, 1, 1, 1, dtype=torch.bool, device=query.device)
     elif dropout_p:
         options["dropout"] = dropout_p
         options["seed"] = draw_seed()

@@ -20,7 +20,7 @@ struct Shape {
     static constexpr int size = size_;
     static constexpr Half type = type_;
     static constexpr int chunks = size / 8;  ///< of 16 bytes, in a row
-    static constexpr int stages = 4;
+    static constexpr int stages = 3;         ///< so that two blocks fit a multiprocessor
     static constexpr int group_bytes = key_group * size * 2;
 };
 
@@ -29,18 +29,19 @@ struct alignas(128) Memory {
     // Keys and values of each warp's groups; at the end, the warps' results.
     unsigned char ring[warps][S::stages][2][S::group_bytes];
     float largest[warps][rows], sum[warps][rows];
+    float top[rows], total[rows];
     int last;
 };
 
 __host__ __device__ inline std::int64_t split_size(std::int64_t keys) {
     std::int64_t size = 256;
-    while (size < 4096 && size * 16 < keys) { size *= 2; }
+    while (size < 4096 && size * 32 < keys) { size *= 2; }
     return size;
 }
 __host__ __device__ inline std::int64_t most_splits(std::int64_t keys) {
     const std::int64_t small = (keys + 255) / 256, large = (keys + 4095) / 4096;
-    const std::int64_t sixteen = small < 16 ? small : 16;
-    return large > sixteen ? large : sixteen < 1 ? 1 : sixteen;
+    const std::int64_t usual = small < 32 ? small : 32;
+    return large > usual ? large : usual < 1 ? 1 : usual;
 }
 
 __device__ inline void copy_16(std::uint32_t to, const void* from, bool inside) {
@@ -240,6 +241,7 @@ __global__ void __launch_bounds__(32 * warps)
     const std::int64_t head_block =
         (static_cast<std::int64_t>(blockIdx.z) * c.kv_heads + kv_head) * row_blocks + row_block;
     float* const parts = scratch.parts + head_block * splits * rows * (S::size + 2);
+    auto* const statistics = reinterpret_cast<float2*>(parts + static_cast<std::int64_t>(splits) * rows * S::size);
     const auto finish = [&](int row, int column, float value, float top, float total) {
         const int head = head_of(row);
         const bool empty = total == 0 && top == -__builtin_huge_valf();
@@ -267,12 +269,8 @@ __global__ void __launch_bounds__(32 * warps)
         if (used == 1) {
             finish(row, column, value, top, total);
         } else {
-            float* const part = parts + (static_cast<std::int64_t>(split) * rows + row) * (S::size + 2);
-            part[column] = value;
-            if (column == 0) {
-                part[S::size] = top;
-                part[S::size + 1] = total;
-            }
+            parts[(static_cast<std::int64_t>(split) * rows + row) * S::size + column] = value;
+            if (column == 0) { statistics[split * rows + row] = make_float2(top, total); }
         }
     }
     if (used == 1) { return; }
@@ -282,21 +280,41 @@ __global__ void __launch_bounds__(32 * warps)
     __syncthreads();
     if (m.last == 0) { return; }
     __threadfence();
-    for (int n = static_cast<int>(threadIdx.x); n < rows_here * S::size; n += 32 * warps) {
-        const int row = n / S::size, column = n % S::size;
-        const auto part = [&](int number) {
-            return parts + (static_cast<std::int64_t>(number) * rows + row) * (S::size + 2);
-        };
-        float top = -__builtin_huge_valf(), value = 0, total = 0;
-#pragma unroll 8
-        for (int number = 0; number < used; ++number) { top = fmaxf(top, __ldcg(part(number) + S::size)); }
-#pragma unroll 8
-        for (int number = 0; number < used; ++number) {
-            const float factor = weight(__ldcg(part(number) + S::size), top);
-            value += factor * __ldcg(part(number) + column);
-            total += factor * __ldcg(part(number) + S::size + 1);
+    // Weights of the ranges, a warp a row, then four columns a thread: every load of a range is on its way at once.
+    float* const weights = joined;  // [rows][splits]
+    for (int row = warp; row < rows_here; row += warps) {
+        float top = -__builtin_huge_valf(), total = 0;
+        for (int number = lane; number < used; number += 32) {
+            top = fmaxf(top, __ldcg(statistics + number * rows + row).x);
         }
-        finish(row, column, value, top, total);
+        for (int apart = 16; apart > 0; apart /= 2) { top = fmaxf(top, __shfl_xor_sync(~0U, top, apart)); }
+        for (int number = lane; number < used; number += 32) {
+            const float2 part = __ldcg(statistics + number * rows + row);
+            const float factor = weight(part.x, top);
+            weights[row * splits + number] = factor;
+            total += factor * part.y;
+        }
+        for (int apart = 16; apart > 0; apart /= 2) { total += __shfl_xor_sync(~0U, total, apart); }
+        if (lane == 0) {
+            m.top[row] = top;
+            m.total[row] = total;
+        }
+    }
+    __syncthreads();
+    for (int n = static_cast<int>(threadIdx.x); n < rows_here * S::size / 4; n += 32 * warps) {
+        const int row = n / (S::size / 4), column = n % (S::size / 4) * 4;
+        float value[4] = {};
+#pragma unroll 16
+        for (int number = 0; number < used; ++number) {
+            const float4 part = __ldcg(reinterpret_cast<const float4*>(
+                parts + (static_cast<std::int64_t>(number) * rows + row) * S::size + column));
+            const float factor = weights[row * splits + number];
+            value[0] += factor * part.x;
+            value[1] += factor * part.y;
+            value[2] += factor * part.z;
+            value[3] += factor * part.w;
+        }
+        for (int e = 0; e < 4; ++e) { finish(row, column + e, value[e], m.top[row], m.total[row]); }
     }
     if (threadIdx.x == 0) { scratch.arrivals[head_block] = 0; }
 }

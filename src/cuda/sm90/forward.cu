@@ -507,10 +507,7 @@ bool launch(cudaStream_t stream, const AttentionCall& c, const ForwardPlan& plan
 template <Half type>
 bool launch_type(cudaStream_t stream, const AttentionCall& c, const ForwardPlan& plan) {
     if (c.head_size == 64) { return launch<Shape<64, 128, 3, 2, type>>(stream, c, plan); }
-    // Wide tiles move fewer bytes a product, and leave no room for a second tile of queries: for long rows of keys.
-    const bool wide = c.left < 0 && c.right < 0 && c.keys >= 4096;
-    return wide ? launch<Shape<128, 176, 2, 1, type>>(stream, c, plan)
-                : launch<Shape<128, 128, 2, 2, type>>(stream, c, plan);
+    return launch<Shape<128, 128, 2, 2, type>>(stream, c, plan);
 }
 
 }  // namespace
