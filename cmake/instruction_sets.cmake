@@ -42,6 +42,11 @@ function(heed_add_instruction_sets target)
     # Contraction: one rounding for a*b + c, as the hardware does it.
     set_source_files_properties(${source} PROPERTIES COMPILE_OPTIONS
       "${flags_${set}};-ffp-contract=fast;-fno-math-errno;-fno-trapping-math;${quiet};${optimise}")
+    # Products of bytes, which every CPU with bf16 has.
+    if(set STREQUAL avx512bf16)
+      set_property(SOURCE ${PROJECT_SOURCE_DIR}/src/cpu/isa/quantized_avx512bf16.cc APPEND PROPERTY COMPILE_OPTIONS
+        -mavx512vnni)
+    endif()
     string(TOUPPER ${set} upper)
     target_compile_definitions(${target} PRIVATE HEED_HAS_${upper})
   endforeach()

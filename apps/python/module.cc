@@ -15,6 +15,7 @@ NB_MODULE(_core, m) {
     bind_cache(m);
     bind_merge(m);
     bind_matmul(m);
+    bind_layers(m);
     bind_convert_heads(m);
     bind_random(m);
     bind_safetensors(m);

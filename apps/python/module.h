@@ -16,6 +16,7 @@ void bind_generate(nb::module_& m);
 void bind_infini_attention(nb::module_& m);
 void bind_inspect(nb::module_& m);
 void bind_linear_attention(nb::module_& m);
+void bind_layers(nb::module_& m);
 void bind_matmul(nb::module_& m);
 void bind_merge(nb::module_& m);
 void bind_mla(nb::module_& m);

@@ -30,6 +30,7 @@
 #include <heed/optimizer.h>
 #include <heed/pattern.h>
 #include <heed/positions.h>
+#include <heed/quantized.h>
 #include <heed/random.h>
 #include <heed/safetensors.h>
 #include <heed/sampling.h>

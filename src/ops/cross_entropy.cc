@@ -1,11 +1,11 @@
 #include <heed/cross_entropy.h>
 #include <heed/elementwise.h>
-#include <heed/matmul.h>
 #include <heed/tensor.h>
 
 #include "base/dispatch.h"
 #include "cpu/instruction_sets.h"
 #include "cpu/layers/layers.h"
+#include "ops/linear.h"
 #include "ops/row_checks.h"
 #include "reference/cross_entropy.h"
 
@@ -216,18 +216,17 @@ private:
         gather(rows_of(a_.hidden), rows, inputs, hidden_);
         const View hidden = hidden_.view().slice(0, 0, count);
         const MutableView logits = logits_.view().slice(0, 0, count);
-        matmul(context_, hidden, a_.weight.permute({1, 0}), logits);
-        if (a_.options.bias) { add(context_, logits, a_.options.bias, logits); }
+        product(context_, hidden, a_.weight.permute({1, 0}), logits, {.bias = a_.options.bias});
         const MutableView dlogits = narrow_ ? dlogits_.view().slice(0, 0, count) : logits;
         losses(rows, logits, dlogits);
         if (!wants_gradient_) { return; }
-        const double before = a_.gradients.accumulate || begin > 0 ? 1 : 0;
+        const bool before = a_.gradients.accumulate || begin > 0;
         if (a_.gradients.dweight) {
-            matmul(context_, View(dlogits).permute({1, 0}), hidden, a_.gradients.dweight, {.beta = before});
+            product(context_, View(dlogits).permute({1, 0}), hidden, a_.gradients.dweight, {.accumulate = before});
         }
-        if (a_.gradients.dbias) { sum_leading(context_, dlogits, a_.gradients.dbias, {.accumulate = before != 0}); }
+        if (a_.gradients.dbias) { sum_leading(context_, dlogits, a_.gradients.dbias, {.accumulate = before}); }
         if (a_.gradients.dhidden) {
-            matmul(context_, dlogits, a_.weight, dhidden_.view().slice(0, 0, count));
+            product(context_, dlogits, a_.weight, dhidden_.view().slice(0, 0, count));
             scatter(dhidden_, rows, inputs, rows_of(a_.gradients.dhidden));
         }
     }

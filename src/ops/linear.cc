@@ -3,6 +3,9 @@
 #include <heed/matmul.h>
 #include <heed/tensor.h>
 
+#include "cpu/instruction_sets.h"
+#include "cpu/matmul/products.h"
+#include "kernel/linear_problem.h"
 #include "ops/linear.h"
 #include "ops/row_checks.h"
 
@@ -55,15 +58,84 @@ void check_weight(const char* function, const View& x, const View& weight) {
     }
 }
 
+/// Rows of tensors [..., N] as matrices: the leading axes of all are joined where all lie evenly.
+struct Matrices {
+    View a;
+    MutableView b, c;  ///< c may be absent
+};
+Matrices as_matrices(const View& a, const MutableView& b, const MutableView& c = {}) {
+    const Matrices flat{joined(a), joined(b), c ? joined(c) : c};
+    const bool even = flat.a.rank() == 2 && flat.b.rank() == 2 && (!c || flat.c.rank() == 2);
+    return even ? flat : Matrices{a, b, c};
+}
+
+template <class AnyView>
+MatrixAddress address_of(const AnyView& view) {
+    const int last = view.rank() - 1;
+    return {view.dtype(), static_cast<char*>(const_cast<void*>(view.data())), last > 0 ? view.stride(last - 1) : 0,
+            view.stride(last)};
+}
+
+LinearProblem problem_of(const View& a, const View& b, const MutableView& c, const ProductOptions& o) {
+    LinearProblem problem;
+    problem.product.rows = a.extent(0);
+    problem.product.depth = a.extent(1);
+    problem.product.columns = b.extent(1);
+    problem.product.a = address_of(a);
+    problem.product.b = address_of(b);
+    problem.product.c = address_of(c);
+    problem.product.beta = o.accumulate ? 1 : 0;
+    problem.activation = o.activation;
+    if (o.bias) { problem.bias = address_of(o.bias); }
+    if (o.before_activation) { problem.before = address_of(o.before_activation); }
+    return problem;
+}
+
 }  // namespace
 
-MatrixPair as_matrices(const View& a, const MutableView& b) {
-    MatrixPair pair{joined(a), joined(b)};
-    if (pair.a.rank() != 2 || pair.b.rank() != 2) { pair = {a, b}; }
-    return pair;
+void product(Context& context, const View& a, const View& b, const MutableView& c, const ProductOptions& o) {
+    if (c.shape().elements() == 0) { return; }
+    if (a.rank() == 2 && !any_wide({a, b, c, o.bias, o.before_activation})) {
+        const auto lock = context.pool().lock();
+        const LinearProblem problem = problem_of(a, b, c, o);
+        cpu::products_of(*cpu::instruction_set().kernels).linear(context.pool(), problem);
+        return;
+    }
+    const MutableView before = o.before_activation ? o.before_activation : c;
+    matmul(context, a, leading_ones(b, a.rank()), leading_ones(before, a.rank()), {.beta = o.accumulate ? 1.0 : 0.0});
+    if (o.bias) { add(context, before, o.bias, before); }
+    if (o.activation != Activation::none || o.before_activation) { activate(context, o.activation, before, c); }
 }
-View with_leading_ones(const View& matrix, int rank) { return leading_ones(matrix, rank); }
-MutableView with_leading_ones(const MutableView& matrix, int rank) { return leading_ones(matrix, rank); }
+
+void for_matrices(const View& x, const MutableView& out, const LinearOptions& o,
+                  const std::function<void(const LinearProblem&)>& run) {
+    const Matrices m = as_matrices(x, out, o.before_activation);
+    if (m.a.rank() > 2) {
+        const auto part = [](const auto& view, std::int64_t n) {
+            const auto slice = view.slice(0, n, n + 1);
+            const auto rest = [&](const Shape& shape) {
+                return Shape(std::span(shape.begin() + 1, static_cast<std::size_t>(shape.rank() - 1)));
+            };
+            return std::remove_cvref_t<decltype(view)>(slice.dtype(), slice.data(), rest(slice.shape()),
+                                                       rest(slice.strides()));
+        };
+        for (std::int64_t n = 0; n < x.extent(0); ++n) {
+            LinearOptions options = o;
+            if (o.before_activation) { options.before_activation = part(o.before_activation, n); }
+            for_matrices(part(x, n), part(out, n), options, run);
+        }
+        return;
+    }
+    LinearProblem problem;
+    problem.product.rows = m.a.extent(0);
+    problem.product.depth = m.a.extent(1);
+    problem.product.a = address_of(m.a);
+    problem.product.c = address_of(m.b);
+    problem.activation = o.activation;
+    if (o.bias) { problem.bias = address_of(o.bias); }
+    if (m.c) { problem.before = address_of(m.c); }
+    run(problem);
+}
 
 void linear(Context& context, const View& x, const View& weight, const MutableView& out, const LinearOptions& o) {
     constexpr const char* function = "linear";
@@ -74,11 +146,9 @@ void linear(Context& context, const View& x, const View& weight, const MutableVi
     check_optional_output(function, {"before_activation", o.before_activation}, shape);
     check_all_apart(function, {{"out", out}, {"before_activation", o.before_activation}},
                     {{"x", x}, {"weight", weight}, {"bias", o.bias}});
-    const MutableView before = o.before_activation ? o.before_activation : out;
-    const MatrixPair pair = as_matrices(x, before);
-    matmul(context, pair.a, with_leading_ones(transposed(weight), pair.a.rank()), pair.b);
-    if (o.bias) { add(context, before, o.bias, before); }
-    if (o.activation != Activation::none || o.before_activation) { activate(context, o.activation, before, out); }
+    const Matrices matrices = as_matrices(x, out, o.before_activation);
+    product(context, matrices.a, transposed(weight), matrices.b,
+            {.bias = o.bias, .activation = o.activation, .before_activation = matrices.c});
 }
 
 void linear_backward(Context& context, const View& x, const View& weight, const View& dout,
@@ -105,14 +175,13 @@ void linear_backward(Context& context, const View& x, const View& weight, const 
         dz = after;
     }
     if (gradients.dx) {
-        const MatrixPair pair = as_matrices(dz, gradients.dx);
-        matmul(context, pair.a, with_leading_ones(weight, pair.a.rank()), pair.b);
+        const Matrices matrices = as_matrices(dz, gradients.dx);
+        product(context, matrices.a, weight, matrices.b);
     }
     if (gradients.dweight) {
         View a = joined(dz), b = joined(x);
         if (a.rank() != 2 || b.rank() != 2) { a = dz, b = x; }
-        matmul(context, transposed(a), b, with_leading_ones(gradients.dweight, a.rank()),
-               {.beta = gradients.accumulate ? 1.0 : 0.0});
+        product(context, transposed(a), b, gradients.dweight, {.accumulate = gradients.accumulate});
     }
     if (gradients.dbias) { sum_leading(context, dz, gradients.dbias, {.accumulate = gradients.accumulate}); }
 }

@@ -1,18 +1,29 @@
 #pragma once
+#include <heed/context.h>
+#include <heed/linear.h>
 #include <heed/view.h>
+
+#include "kernel/linear_problem.h"
+
+#include <functional>
 
 namespace heed {
 
-/// Rows of tensors [..., N] as matrices with as few axes as their strides allow, the same number for all: the leading
-/// axes of both are joined where both lie evenly.
-struct MatrixPair {
-    View a;
-    MutableView b;
+/// What a product does to its result besides.
+struct ProductOptions {
+    bool accumulate = false;  ///< c is added to
+    View bias{};
+    Activation activation = Activation::none;
+    MutableView before_activation{};
 };
-MatrixPair as_matrices(const View& a, const MutableView& b);
 
-/// A matrix with as many leading axes of 1 as `rank` asks for.
-View with_leading_ones(const View& matrix, int rank);
-MutableView with_leading_ones(const MutableView& matrix, int rank);
+/// c [..., M, N] = activation(a [..., M, K] b [..., K, N] (+ c) + bias), of checked arguments: the way to multiply for
+/// operations that have looked at their arguments themselves.
+void product(Context& context, const View& a, const View& b, const MutableView& c, const ProductOptions& options = {});
+
+/// The problem of a linear layer without its weights (product.b and columns), once where the rows of all tensors lie
+/// evenly, otherwise once for each matrix of the leading axes.
+void for_matrices(const View& x, const MutableView& out, const LinearOptions& options,
+                  const std::function<void(const LinearProblem&)>& run);
 
 }  // namespace heed

@@ -1,0 +1,334 @@
+#pragma once
+#include "cpu/layers/activation.h"
+#include "cpu/matmul/matmul.h"
+#include "kernel/linear_problem.h"
+
+/// Products of two matrices with bias and activation on the way out. Two ways, both with the sums of matmul.h, bit for
+/// bit, so that it does not matter which rows stand beside a row:
+///
+/// - packed: all of B is first rearranged into panels, once instead of once for every 96 rows of A (which took a
+///   seventh of the time), then blocks of C are computed from the panels;
+/// - turned: a few rows against a B whose columns are rows in memory, a layer's weights. They are read once, in order,
+///   turned in registers and used at once: the speed of memory.
+
+namespace heed::cpu {
+
+/// Numbers of B that are packed at once: more would not stay in the caches between packing and use.
+constexpr std::int64_t packed_at_once = std::int64_t{1} << 23;
+
+template <class Isa, class Product>
+struct PackedProduct {
+    using Block = MatmulBlock<Isa, Product>;
+    static constexpr int L = Isa::lanes;
+    static constexpr std::int64_t panel = Block::panel;
+    static constexpr std::int64_t lanes_of_block = Block::depth / Product::depth_per_lane;
+
+    const LinearProblem& problem;
+    const MatmulProblem& p = problem.product;
+
+    /// Writes one row of sums: columns [column, column + count) of C.
+    void finish(std::int64_t row, std::int64_t column, std::int64_t count, float* sum, float* buffer) const {
+        char* to = Block::element(p.c, 0, row, column);
+        const auto alpha = static_cast<float>(p.alpha), beta = static_cast<float>(p.beta);
+        if (p.alpha != 1) {
+            for (std::int64_t n = 0; n < count; ++n) { sum[n] *= alpha; }
+        }
+        if (p.beta != 0) {
+            load_row<Isa>(p.c.dtype, to, p.c.column_stride, count, buffer);
+            for (std::int64_t n = 0; n < count; ++n) { sum[n] += beta * buffer[n]; }
+        }
+        if (problem.bias.data != nullptr) {
+            const float* bias = buffer;
+            const char* from = Block::element(problem.bias, 0, 0, column);
+            if (problem.bias.dtype == DType::f32 && problem.bias.column_stride == 1) {
+                bias = reinterpret_cast<const float*>(from);
+            } else {
+                load_row<Isa>(problem.bias.dtype, from, problem.bias.column_stride, count, buffer);
+            }
+            for (std::int64_t n = 0; n < count; ++n) { sum[n] += bias[n]; }
+        }
+        if (problem.before.data != nullptr) {
+            store_row<Isa>(problem.before.dtype, Block::element(problem.before, 0, row, column),
+                           problem.before.column_stride, count, sum, 1.0F);
+        }
+        if (problem.activation != Activation::none) {
+            with_activation(problem.activation,
+                            [&]<Activation A>() { activate_numbers<Isa, A>(sum, nullptr, count, sum); });
+        }
+        store_row<Isa>(p.c.dtype, to, p.c.column_stride, count, sum, 1.0F);
+    }
+
+    /// sum[m][n] += A B for one panel, whole register tiles of it: rows and columns that fill them up are zeros.
+    static HEED_APART void multiply(const float* a, const float* b, std::int64_t rows, std::int64_t lanes, float* to) {
+        constexpr int NV = Registers<Isa>::widest, MR = Registers<Isa>::rows(NV);
+        for (std::int64_t m = 0; m < rows; m += MR) {
+            // From zero, then added: the rounding errors of one block do not grow with those before it.
+            F<L> part[MR][NV] = {};
+            multiply_add<Isa, Product, L, MR, NV, Walk::along_row>(a + m * Block::a_stride, Block::a_stride, b, panel,
+                                                                   lanes, part);
+            HEED_UNROLL
+            for (int r = 0; r < MR; ++r) {
+                HEED_UNROLL
+                for (int n = 0; n < NV; ++n) {
+                    float* at = to + (m + r) * Block::columns + n * L;
+                    Simd<Isa, L>::store(at, Simd<Isa, L>::load(at) + part[r][n]);
+                }
+            }
+        }
+    }
+    static constexpr std::int64_t tile_rows = Registers<Isa>::rows(Registers<Isa>::widest);
+
+    /// Where panel n of the strip has its block of depth d.
+    HEED_INLINE float* packed_at(float* packed, std::int64_t n, std::int64_t d) const {
+        const std::int64_t all_lanes = Block::lanes_of(p.depth) + lanes_of_block;  // room for the last, rounded up
+        return packed + (n * all_lanes + d * lanes_of_block) * panel;
+    }
+    static std::int64_t packed_floats(const MatmulProblem& p, std::int64_t columns) {
+        return (columns + panel - 1) / panel * panel * (Block::lanes_of(p.depth) + lanes_of_block);
+    }
+
+    void pack(detail::Pool& pool, std::int64_t begin, std::int64_t end, float* packed) const {
+        const std::int64_t panels = (end - begin + panel - 1) / panel;
+        const std::int64_t depths = (p.depth + Block::depth - 1) / Block::depth;
+        const double numbers = static_cast<double>(end - begin) * static_cast<double>(p.depth);
+        detail::parallel(pool, panels, numbers * 10 > matmul_worth_waking, [&](std::int64_t n, int worker) {
+            auto* memory = static_cast<float*>(pool.scratch(worker).at_least(static_cast<std::size_t>(Block::bytes)));
+            const Block block{p, nullptr, nullptr, memory, nullptr};
+            const std::int64_t column = begin + n * panel;
+            const std::int64_t width = smaller(panel, end - column);
+            for (std::int64_t d = 0; d < depths; ++d) {
+                const std::int64_t k = d * Block::depth, depth = smaller(Block::depth, p.depth - k);
+                float* to = packed_at(packed, n, d);
+                block.copy_b({}, k, column, depth, width, to);
+                for (std::int64_t r = 0; width < panel && r < Block::lanes_of(depth); ++r) {
+                    for (std::int64_t c = width; c < panel; ++c) { to[r * panel + c] = 0; }
+                }
+            }
+        });
+    }
+
+    /// One block of C from packed panels; `first` is the column of the first panel.
+    void one_block(const Block& block, const float* packed, std::int64_t first, std::int64_t row, std::int64_t column,
+                   std::int64_t block_rows, std::int64_t block_columns) const {
+        const std::int64_t full_rows = round_up(block_rows, tile_rows);
+        for (std::int64_t m = 0; m < full_rows; ++m) {
+            for (std::int64_t n = 0; n < round_up(block_columns, panel); ++n) { block.sum[m * Block::columns + n] = 0; }
+        }
+        for (std::int64_t k = 0; k < p.depth; k += Block::depth) {
+            const std::int64_t depth = smaller(Block::depth, p.depth - k);
+            block.copy_a({}, row, k, block_rows, depth);
+            for (std::int64_t m = block_rows; m < full_rows; ++m) {
+                for (std::int64_t n = 0; n < Block::lanes_of(depth); ++n) { block.a[m * Block::a_stride + n] = 0; }
+            }
+            for (std::int64_t c = 0; c < block_columns; c += panel) {
+                const float* from =
+                    packed_at(const_cast<float*>(packed), (column - first + c) / panel, k / Block::depth);
+                multiply(block.a, from, full_rows, Block::lanes_of(depth), block.sum + c);
+            }
+        }
+        for (std::int64_t m = 0; m < block_rows; ++m) {
+            finish(row + m, column, block_columns, block.sum + m * Block::columns, block.staging);
+        }
+    }
+
+    /// Columns in strips whose packed panels stay in the caches.
+    void run(detail::Pool& pool) const {
+        const std::int64_t row_blocks = (p.rows + Block::rows - 1) / Block::rows;
+        const std::int64_t strip =
+            larger(Block::columns, packed_at_once / larger<std::int64_t>(1, p.depth) / Block::columns * Block::columns);
+        for (std::int64_t begin = 0; begin < p.columns; begin += strip) {
+            const std::int64_t end = smaller(p.columns, begin + strip);
+            const auto bytes = static_cast<std::size_t>(packed_floats(p, end - begin)) * sizeof(float);
+            auto* packed = static_cast<float*>(pool.shared().at_least(bytes));
+            pack(pool, begin, end, packed);
+            const std::int64_t column_blocks = (end - begin + Block::columns - 1) / Block::columns;
+            const double operations =
+                2.0 * static_cast<double>(p.rows) * static_cast<double>(end - begin) * static_cast<double>(p.depth);
+            const std::int64_t tasks = row_blocks * column_blocks;
+            detail::parallel(pool, tasks, operations > matmul_worth_waking, [&](std::int64_t task, int worker) {
+                auto* memory =
+                    static_cast<float*>(pool.scratch(worker).at_least(static_cast<std::size_t>(Block::bytes)));
+                float* b = memory + Block::a_floats;
+                float* staging = b + Block::b_floats;
+                const Block block{p, memory, b, staging, staging + Block::staging_floats};
+                const std::int64_t row = task % row_blocks * Block::rows;
+                const std::int64_t column = begin + task / row_blocks * Block::columns;
+                one_block(block, packed, begin, row, column, smaller(Block::rows, p.rows - row),
+                          smaller(Block::columns, end - column));
+            });
+        }
+    }
+};
+
+/// How the weights are read: L numbers of a row, or L pairs of bf16, as one vector.
+struct FloatWeights {
+    static constexpr std::int64_t bytes = 4;
+    template <class Isa, int L>
+    static HEED_INLINE F<L> load(const char* from) {
+        return Simd<Isa, L>::load(reinterpret_cast<const float*>(from));
+    }
+};
+struct WidenedWeights {
+    static constexpr std::int64_t bytes = 2;
+    template <class Isa, int L>
+    static HEED_INLINE F<L> load(const char* from) {
+        typedef std::uint16_t Half __attribute__((vector_size(2 * L)));
+        Half half;
+        __builtin_memcpy(&half, from, sizeof(half));
+        return F<L>(__builtin_convertvector(half, U<L>) << 16);
+    }
+};
+
+template <class Isa, class Product, class Weights>
+struct TurnedProduct {
+    using Packed = PackedProduct<Isa, Product>;
+    using Block = typename Packed::Block;
+    using S = Simd<Isa, Isa::lanes>;
+    static constexpr int L = Isa::lanes;
+    /// Rows of A at once: their sums and L rows of weights fill the registers.
+    static constexpr int most_rows = Isa::registers >= 32 ? 8 : 4;
+    static constexpr std::int64_t task_columns = 2 * L;
+    /// Numbers of a row of weights in a vector.
+    static constexpr std::int64_t at_once = L * Product::depth_per_lane;
+    static constexpr std::int64_t number_bytes = Product::depth_per_lane == 2 ? 2 : Weights::bytes;
+
+    const LinearProblem& problem;
+    const MatmulProblem& p = problem.product;
+    const float* a;         ///< rows of lanes, as MatmulBlock copies them
+    std::int64_t a_stride;  ///< in lanes
+
+    /// sum[r][0..L) += rows of A times L columns from `column` on, over [k, k + depth).
+    template <int Rows>
+    HEED_INLINE void multiply(std::int64_t column, std::int64_t k, std::int64_t depth, float* sum) const {
+        const std::int64_t stride = p.b.column_stride * number_bytes;
+        const char* from = p.b.data + column * stride + k * number_bytes;
+        const float* x = a + k / Product::depth_per_lane;
+        F<L> part[Rows] = {};
+        std::int64_t d = 0;
+        for (; d + at_once <= depth; d += at_once) {
+            F<L> block[L];
+            HEED_UNROLL
+            for (int n = 0; n < L; ++n) {
+                __builtin_prefetch(from + n * stride + 1024);
+                block[n] = Weights::template load<Isa, L>(from + n * stride);
+            }
+            S::transpose(block);
+            HEED_UNROLL
+            for (int n = 0; n < L; ++n) {
+                HEED_UNROLL
+                for (int r = 0; r < Rows; ++r) {
+                    part[r] = Product::template add<Isa, L>(part[r], S::all(x[r * a_stride + n]), block[n]);
+                }
+            }
+            from += at_once * number_bytes;
+            x += L;
+        }
+        if (d < depth) { rest<Rows>(from, stride, depth - d, x, part); }
+        HEED_UNROLL
+        for (int r = 0; r < Rows; ++r) { S::store(sum + r * L, S::load(sum + r * L) + part[r]); }
+    }
+
+    /// The last numbers of the rows, fewer than fill a vector.
+    template <int Rows>
+    HEED_APART void rest(const char* from, std::int64_t stride, std::int64_t count, const float* x,
+                         F<L> (&part)[Rows]) const {
+        float lane[L][L] = {};
+        for (int n = 0; n < L; ++n) {
+            if constexpr (Product::depth_per_lane == 2) {
+                __builtin_memcpy(lane[n], from + n * stride, static_cast<std::size_t>(count) * 2);
+            } else {
+                load_row<Isa>(Weights::bytes == 4 ? DType::f32 : DType::bf16, from + n * stride, 1, count, lane[n]);
+            }
+        }
+        for (std::int64_t d = 0; d < Block::lanes_of(count); ++d) {
+            float column[L];
+            for (int n = 0; n < L; ++n) { column[n] = lane[n][d]; }
+            HEED_UNROLL
+            for (int r = 0; r < Rows; ++r) {
+                part[r] = Product::template add<Isa, L>(part[r], S::all(x[r * a_stride + d]), S::load(column));
+            }
+        }
+    }
+
+    template <int Rows>
+    void columns(std::int64_t begin, std::int64_t end) const {
+        const Packed packed{problem};
+        float sum[Rows][L], row[L], buffer[L];
+        for (std::int64_t column = begin; column < end; column += L) {
+            // Behind the last column lies nothing: the last vector begins so much earlier.
+            const std::int64_t first = smaller(column, p.columns - L);
+            for (auto& each : sum) {
+                for (float& x : each) { x = 0; }
+            }
+            for (std::int64_t k = 0; k < p.depth; k += Block::depth) {
+                multiply<Rows>(first, k, smaller(Block::depth, p.depth - k), sum[0]);
+            }
+            const std::int64_t count = smaller<std::int64_t>(L, end - column);
+            for (int r = 0; r < p.rows; ++r) {
+                for (std::int64_t n = 0; n < count; ++n) { row[n] = sum[r][column - first + n]; }
+                packed.finish(r, column, count, row, buffer);
+            }
+        }
+    }
+
+    static std::int64_t padded_rows(std::int64_t rows) { return rows <= 2 ? rows : rows <= 4 ? 4 : most_rows; }
+
+    static bool takes(const MatmulProblem& p) {
+        return p.rows <= most_rows && p.b.row_stride == 1 && p.columns >= L && p.depth > 0 && p.depth <= deepest;
+    }
+    static constexpr std::int64_t deepest = 1 << 16;
+
+    static void run(detail::Pool& pool, const LinearProblem& problem) {
+        const MatmulProblem& p = problem.product;
+        const std::int64_t a_stride = round_up(Block::lanes_of(p.depth), 16) + 16;
+        const std::int64_t rows = padded_rows(p.rows);
+        const auto bytes = static_cast<std::size_t>(rows * a_stride) * sizeof(float);
+        auto* a = static_cast<float*>(pool.shared().at_least(bytes));
+        for (std::int64_t n = p.rows * a_stride; n < rows * a_stride; ++n) { a[n] = 0; }
+        for (std::int64_t r = 0; r < p.rows; ++r) {
+            const char* from = Block::element(p.a, 0, r, 0);
+            if constexpr (Product::depth_per_lane == 2) {
+                copy_pairs<Isa>(from, p.a.column_stride, p.depth, a + r * a_stride);
+            } else {
+                load_row<Isa>(p.a.dtype, from, p.a.column_stride, p.depth, a + r * a_stride);
+            }
+        }
+        const TurnedProduct turned{problem, problem.product, a, a_stride};
+        const std::int64_t tasks = (p.columns + task_columns - 1) / task_columns;
+        // Memory is what this waits for: so many bytes take as long as 4 operations each.
+        const double bytes_read = static_cast<double>(p.columns) * static_cast<double>(p.depth * number_bytes);
+        detail::parallel(pool, tasks, detail::effort_for(4 * bytes_read), [&](std::int64_t task, int) {
+            const std::int64_t begin = task * task_columns, end = smaller(p.columns, begin + task_columns);
+            // Rows that make up the number are zeros.
+            switch (padded_rows(p.rows)) {
+                case 1: turned.template columns<1>(begin, end); break;
+                case 2: turned.template columns<2>(begin, end); break;
+                case 4: turned.template columns<4>(begin, end); break;
+                default: turned.template columns<most_rows>(begin, end); break;
+            }
+        });
+    }
+};
+
+/// Any product of floats of up to 32 bits.
+template <class Isa>
+void linear_product(detail::Pool& pool, const LinearProblem& problem) {
+    const MatmulProblem& p = problem.product;
+    using OfFloats = TurnedProduct<Isa, FloatProduct, FloatWeights>;
+    using OfHalves = TurnedProduct<Isa, FloatProduct, WidenedWeights>;
+    if (OfFloats::takes(p) && p.b.dtype == DType::f32) { return OfFloats::run(pool, problem); }
+    if (OfHalves::takes(p) && p.b.dtype == DType::bf16) { return OfHalves::run(pool, problem); }
+    PackedProduct<Isa, FloatProduct>{problem}.run(pool);
+}
+
+#if defined(__AVX512BF16__)
+/// Of bf16 with bf16, in pairs.
+template <class Isa>
+void linear_product_of_pairs(detail::Pool& pool, const LinearProblem& problem) {
+    using Turned = TurnedProduct<Isa, Bf16Product, FloatWeights>;
+    if (Turned::takes(problem.product)) { return Turned::run(pool, problem); }
+    PackedProduct<Isa, Bf16Product>{problem}.run(pool);
+}
+#endif
+
+}  // namespace heed::cpu

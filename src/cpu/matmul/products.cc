@@ -1,0 +1,22 @@
+#include "cpu/matmul/products.h"
+
+namespace heed::cpu {
+
+const ProductKernels& products_of(const Kernels& kernels) {
+#if defined(HEED_HAS_AVX512BF16)
+    if (&kernels == &avx512bf16_kernels) { return avx512bf16_products; }
+#endif
+#if defined(HEED_HAS_AVX512)
+    if (&kernels == &avx512_kernels) { return avx512_products; }
+#endif
+#if defined(HEED_HAS_AVX2)
+    if (&kernels == &avx2_kernels) { return avx2_products; }
+#endif
+#if defined(HEED_HAS_NEON)
+    if (&kernels == &neon_kernels) { return neon_products; }
+#endif
+    static_cast<void>(kernels);
+    return portable_products;
+}
+
+}  // namespace heed::cpu

@@ -1,0 +1,22 @@
+#pragma once
+#include "cpu/isa/tables.h"
+#include "kernel/linear_problem.h"
+
+namespace heed::cpu {
+
+/// What the files isa/products_*.cc export.
+struct ProductKernels {
+    /// Nothing of it is double.
+    void (*linear)(detail::Pool& pool, const LinearProblem& problem);
+};
+
+extern const ProductKernels portable_products;
+extern const ProductKernels avx2_products;
+extern const ProductKernels avx512_products;
+extern const ProductKernels avx512bf16_products;
+extern const ProductKernels neon_products;
+
+/// Those that belong to the other kernels of an instruction set.
+const ProductKernels& products_of(const Kernels& kernels);
+
+}  // namespace heed::cpu

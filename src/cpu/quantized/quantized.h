@@ -1,0 +1,278 @@
+#pragma once
+#include "base/pool.h"
+#include "cpu/matmul/finish.h"
+#include "kernel/quantized_problem.h"
+
+/// Products with weights in 8 and 4 bits. Rows of A become bytes with a scale for each 32; sums of 32 products of bytes
+/// are exact, so every instruction set has the same ones, and are added up in float32, one group after the other.
+
+namespace heed::cpu {
+
+/// A row of A as bytes.
+struct ByteRow {
+    std::int8_t* bytes;  ///< whole groups
+    float* scale;        ///< of each group
+    std::int32_t* sum;   ///< of each group's bytes
+};
+
+/// Rows of A in one piece of memory.
+struct ByteRows {
+    std::int64_t groups;
+    char* memory;
+
+    static HEED_INLINE std::int64_t row_bytes(std::int64_t groups) {
+        return groups * (QuantizedLayout::group + 4 + 4) + 64 - (groups * (QuantizedLayout::group + 8)) % 64;
+    }
+    HEED_INLINE ByteRow row(std::int64_t n) const {
+        char* at = memory + n * row_bytes(groups);
+        char* scales = at + groups * QuantizedLayout::group;
+        return {reinterpret_cast<std::int8_t*>(at), reinterpret_cast<float*>(scales),
+                reinterpret_cast<std::int32_t*>(scales + 4 * groups)};
+    }
+};
+
+template <class Isa>
+struct QuantizedProduct {
+    static constexpr int panel = QuantizedLayout::panel;
+    static constexpr std::int64_t group = QuantizedLayout::group;
+    static constexpr int L = Isa::lanes;
+    static constexpr int vectors = panel / L;  ///< of a panel's sums
+    using S = Simd<Isa, L>;
+
+    const QuantizedProblem& problem;
+    const MatmulProblem& p = problem.linear.product;
+    const std::int64_t groups = (p.depth + group - 1) / group;
+
+    /// A group of floats to bytes. A number that is not finite makes the scale NaN.
+    static HEED_INLINE void to_bytes(const float* x, std::int8_t* bytes, float& scale, std::int32_t& sum) {
+        float largest = 0, check = 0;
+        for (std::int64_t n = 0; n < group; ++n) {
+            const float size = x[n] < 0 ? -x[n] : x[n];
+            largest = size > largest ? size : largest;
+            check += x[n] * 0.0F;
+        }
+        const float factor = largest > 0 && check == 0 ? 127.0F / largest : 0.0F;
+        std::int32_t total = 0;
+        for (std::int64_t n = 0; n < group; ++n) {
+            const float magic = 12582912.0F;  // 1.5 * 2^23: adding it rounds to nearest even
+            const float scaled = check == 0 ? x[n] * factor : 0.0F;
+            const auto rounded = static_cast<std::int32_t>((scaled + magic) - magic);
+            bytes[n] = static_cast<std::int8_t>(rounded);
+            total += rounded;
+        }
+        scale = largest / 127.0F + check;
+        sum = total;
+    }
+    void row_to_bytes(std::int64_t row, const ByteRow& to) const {
+        float numbers[group];
+        for (std::int64_t g = 0; g < groups; ++g) {
+            const std::int64_t count = smaller(group, p.depth - g * group);
+            load_row<Isa>(p.a.dtype, element_at(p.a, row, g * group), p.a.column_stride, count, numbers);
+            for (std::int64_t n = count; n < group; ++n) { numbers[n] = 0; }
+            to_bytes(numbers, to.bytes + g * group, to.scale[g], to.sum[g]);
+        }
+    }
+
+    /// Sums of 32 products for 16 outputs, as vectors of L.
+    struct Sums {
+        I<L> of[vectors];
+    };
+
+#if defined(__AVX512VNNI__)
+    static_assert(L == 16);
+    /// The eight quads of inputs of a group's weights.
+    struct Weights {
+        __m512i quad[8];
+    };
+    template <bool FourBits>
+    static HEED_INLINE Weights load_weights(const std::uint8_t* from) {
+        Weights w;
+        if constexpr (FourBits) {
+            const __m512i low = _mm512_set1_epi8(15);
+            HEED_UNROLL
+            for (int q = 0; q < 4; ++q) {
+                const __m512i both = _mm512_loadu_si512(from + 64 * q);
+                w.quad[q] = _mm512_and_si512(both, low);
+                w.quad[q + 4] = _mm512_and_si512(_mm512_srli_epi16(both, 4), low);
+            }
+        } else {
+            HEED_UNROLL
+            for (int q = 0; q < 8; ++q) { w.quad[q] = _mm512_loadu_si512(from + 64 * q); }
+        }
+        return w;
+    }
+    /// Weights carry an offset, so that they are unsigned: it is taken off by where the sum begins.
+    template <bool FourBits>
+    static HEED_INLINE Sums multiply(const Weights& w, const std::int8_t* x, std::int32_t sum_of_x) {
+        __m512i even = _mm512_set1_epi32(sum_of_x * (FourBits ? -8 : -128)), odd = _mm512_setzero_si512();
+        HEED_UNROLL
+        for (int q = 0; q < 8; q += 2) {
+            std::int32_t four[2];
+            __builtin_memcpy(four, x + 4 * q, 8);
+            even = _mm512_dpbusd_epi32(even, w.quad[q], _mm512_set1_epi32(four[0]));
+            odd = _mm512_dpbusd_epi32(odd, w.quad[q + 1], _mm512_set1_epi32(four[1]));
+        }
+        return {{I<L>(_mm512_add_epi32(even, odd))}};
+    }
+#elif defined(__AVX2__)
+    struct Weights {
+        __m256i quad[8][2];
+    };
+    template <bool FourBits>
+    static HEED_INLINE Weights load_weights(const std::uint8_t* from) {
+        Weights w;
+        const auto at = [&](int n) HEED_INLINE_LAMBDA {
+            return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + 32 * n));
+        };
+        if constexpr (FourBits) {
+            const __m256i low = _mm256_set1_epi8(15);
+            HEED_UNROLL
+            for (int n = 0; n < 8; ++n) {
+                w.quad[n / 2][n % 2] = _mm256_and_si256(at(n), low);
+                w.quad[n / 2 + 4][n % 2] = _mm256_and_si256(_mm256_srli_epi16(at(n), 4), low);
+            }
+        } else {
+            const __m256i offset = _mm256_set1_epi8(-128);
+            HEED_UNROLL
+            for (int n = 0; n < 16; ++n) { w.quad[n / 2][n % 2] = _mm256_xor_si256(at(n), offset); }
+        }
+        return w;
+    }
+    /// Pairs of products are added in 16 bits. 4-bit weights with their offset fit (15 * 127 * 2); for 8-bit ones the
+    /// sign goes to the other factor, so that 127 * 127 * 2 is the most.
+    template <bool FourBits>
+    static HEED_INLINE Sums multiply(const Weights& w, const std::int8_t* x, std::int32_t sum_of_x) {
+        const __m256i ones = _mm256_set1_epi16(1);
+        Sums sums;
+        HEED_UNROLL
+        for (int h = 0; h < 2; ++h) {
+            __m256i sum = _mm256_set1_epi32(FourBits ? sum_of_x * -8 : 0);
+            HEED_UNROLL
+            for (int q = 0; q < 8; ++q) {
+                std::int32_t four;
+                __builtin_memcpy(&four, x + 4 * q, 4);
+                const __m256i y = _mm256_set1_epi32(four);
+                const __m256i pairs =
+                    FourBits ? _mm256_maddubs_epi16(w.quad[q][h], y)
+                             : _mm256_maddubs_epi16(_mm256_abs_epi8(w.quad[q][h]), _mm256_sign_epi8(y, w.quad[q][h]));
+                sum = _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, ones));
+            }
+            sums.of[h] = I<L>(sum);
+        }
+        return sums;
+    }
+#else
+    struct Weights {
+        std::int8_t quad[8][4 * panel];
+    };
+    template <bool FourBits>
+    static HEED_INLINE Weights load_weights(const std::uint8_t* from) {
+        Weights w;
+        for (int q = 0; q < (FourBits ? 4 : 8); ++q) {
+            for (int n = 0; n < 4 * panel; ++n) {
+                const int byte = from[64 * q + n];
+                w.quad[q][n] = static_cast<std::int8_t>(FourBits ? (byte & 15) - 8 : byte - 128);
+                if (FourBits) { w.quad[q + 4][n] = static_cast<std::int8_t>((byte >> 4) - 8); }
+            }
+        }
+        return w;
+    }
+    template <bool FourBits>
+    static HEED_INLINE Sums multiply(const Weights& w, const std::int8_t* x, std::int32_t) {
+        std::int32_t sum[panel] = {};
+        for (int q = 0; q < 8; ++q) {
+            for (int n = 0; n < panel; ++n) {
+                for (int i = 0; i < 4; ++i) { sum[n] += w.quad[q][4 * n + i] * x[4 * q + i]; }
+            }
+        }
+        Sums sums;
+        for (int h = 0; h < vectors; ++h) { sums.of[h] = S::load(sum + h * L); }
+        return sums;
+    }
+#endif
+
+    static HEED_INLINE F<L> scales_at(const std::uint8_t* from, int vector) {
+        float scale[L];
+        load_row<Isa>(DType::f16, reinterpret_cast<const char*>(from) + 2 * L * vector, 1, L, scale);
+        return S::load(scale);
+    }
+
+    /// sum[r][0..16) of one panel for so many rows of A.
+    template <bool FourBits, int Rows>
+    HEED_INLINE void tile(const std::uint8_t* weights, const ByteRow (&x)[Rows], float (&to)[Rows][panel]) const {
+        constexpr std::int64_t step = QuantizedLayout::group_bytes(FourBits);
+        F<L> sum[Rows][vectors] = {};
+        for (std::int64_t g = 0; g < groups; ++g, weights += step) {
+            // The end of a panel is the beginning of the next one that this thread reads, mostly.
+            HEED_UNROLL
+            for (std::int64_t line = 0; line < step; line += 64) { __builtin_prefetch(weights + 8 * step + line); }
+            const Weights w = load_weights<FourBits>(weights + QuantizedLayout::scale_bytes);
+            F<L> scale[vectors];
+            HEED_UNROLL
+            for (int h = 0; h < vectors; ++h) { scale[h] = scales_at(weights, h); }
+            HEED_UNROLL
+            for (int r = 0; r < Rows; ++r) {
+                const Sums sums = multiply<FourBits>(w, x[r].bytes + g * group, x[r].sum[g]);
+                HEED_UNROLL
+                for (int h = 0; h < vectors; ++h) {
+                    const F<L> numbers = __builtin_convertvector(sums.of[h], F<L>);
+                    sum[r][h] += numbers * (scale[h] * S::all(x[r].scale[g]));
+                }
+            }
+        }
+        HEED_UNROLL
+        for (int r = 0; r < Rows; ++r) {
+            HEED_UNROLL
+            for (int h = 0; h < vectors; ++h) { S::store(to[r] + h * L, sum[r][h]); }
+        }
+    }
+
+    template <bool FourBits, int Rows>
+    HEED_APART void rows_of_panel(const ByteRows& rows, std::int64_t n, std::int64_t row, std::int64_t count) const {
+        ByteRow x[Rows];
+        // Rows that make up the number are computed twice.
+        for (int r = 0; r < Rows; ++r) { x[r] = rows.row(row + smaller<std::int64_t>(r, count - 1)); }
+        float sum[Rows][panel], buffer[panel];
+        tile<FourBits, Rows>(problem.blocks + n * groups * QuantizedLayout::group_bytes(FourBits), x, sum);
+        for (std::int64_t r = 0; r < count; ++r) {
+            finish_row<Isa>(problem.linear, row + r, n * panel, smaller<std::int64_t>(panel, p.columns - n * panel),
+                            sum[r], buffer);
+        }
+    }
+
+    static constexpr int most_rows = Isa::registers >= 32 && L == 16 ? 8 : 4;
+
+    template <bool FourBits>
+    void one_panel(const ByteRows& rows, std::int64_t n, std::int64_t begin, std::int64_t end) const {
+        for (std::int64_t row = begin; row < end; row += most_rows) {
+            const std::int64_t count = smaller<std::int64_t>(most_rows, end - row);
+            count == 1 ? rows_of_panel<FourBits, 1>(rows, n, row, count)
+                       : rows_of_panel<FourBits, most_rows>(rows, n, row, count);
+        }
+    }
+
+    void run(detail::Pool& pool) const {
+        constexpr std::int64_t block = 128;  // rows of A that stay in L2 while panels pass
+        const auto bytes = static_cast<std::size_t>(p.rows * ByteRows::row_bytes(groups));
+        const ByteRows rows{groups, static_cast<char*>(pool.shared().at_least(bytes))};
+        const double numbers = static_cast<double>(p.rows) * static_cast<double>(p.depth);
+        detail::parallel(pool, p.rows, detail::effort_for(4 * numbers),
+                         [&](std::int64_t row, int) { row_to_bytes(row, rows.row(row)); });
+        const std::int64_t panels = (p.columns + panel - 1) / panel;
+        const std::int64_t row_blocks = (p.rows + block - 1) / block;
+        const double weights = static_cast<double>(p.columns) * static_cast<double>(p.depth);
+        const double operations = weights * (4 + static_cast<double>(p.rows));
+        detail::parallel(pool, panels * row_blocks, detail::effort_for(operations), [&](std::int64_t task, int) {
+            const std::int64_t begin = task / panels * block, end = smaller(p.rows, begin + block);
+            problem.four_bits ? one_panel<true>(rows, task % panels, begin, end)
+                              : one_panel<false>(rows, task % panels, begin, end);
+        });
+    }
+};
+
+template <class Isa>
+void quantized_product(detail::Pool& pool, const QuantizedProblem& problem) {
+    QuantizedProduct<Isa>{problem}.run(pool);
+}
+
+}  // namespace heed::cpu

@@ -1,0 +1,23 @@
+#include "cpu/quantized/tables.h"
+
+namespace heed::cpu {
+
+const QuantizedKernels& quantized_of(const Kernels& kernels) {
+#if defined(HEED_HAS_AVX512BF16)
+    if (&kernels == &avx512bf16_kernels) { return avx512bf16_quantized; }
+#endif
+#if defined(HEED_HAS_AVX2)
+#if defined(HEED_HAS_AVX512)
+    // Without products of bytes, 512 bits have nothing over 256.
+    if (&kernels == &avx512_kernels) { return avx2_quantized; }
+#endif
+    if (&kernels == &avx2_kernels) { return avx2_quantized; }
+#endif
+#if defined(HEED_HAS_NEON)
+    if (&kernels == &neon_kernels) { return neon_quantized; }
+#endif
+    static_cast<void>(kernels);
+    return portable_quantized;
+}
+
+}  // namespace heed::cpu

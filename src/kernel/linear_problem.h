@@ -1,0 +1,16 @@
+#pragma once
+#include <heed/activation.h>
+
+#include "kernel/matmul_problem.h"
+
+namespace heed {
+
+/// A product of two matrices with what a linear layer does to its result: c = activation(alpha a b + beta c + bias).
+struct LinearProblem {
+    MatmulProblem product;  ///< no kept nor summed axes
+    MatrixAddress bias{};   ///< one row of N; null: none
+    Activation activation = Activation::none;
+    MatrixAddress before{};  ///< what the activation was given, as c; null: not wanted
+};
+
+}  // namespace heed
