@@ -12,6 +12,8 @@ struct ActivationProblem {
     TensorRows gate, up, out;
     // Backward.
     TensorRows dout, dgate, dup;
+
+    bool wide() const { return any_wide_rows(gate, up, out, dout, dgate, dup); }
 };
 
 }  // namespace heed

@@ -15,6 +15,8 @@ struct CrossEntropyProblem {
     TensorRows logits, dlogits;
     double* losses = nullptr;  ///< of each row, with smoothing
     double* nlls = nullptr;    ///< of each row, without
+
+    bool wide() const { return any_wide_rows(logits, dlogits); }
 };
 
 }  // namespace heed

@@ -11,6 +11,8 @@ struct DropoutProblem {
     std::uint64_t seed = 0;
     std::uint32_t offset = 0;
     TensorRows x, residual, out;
+
+    bool wide() const { return any_wide_rows(x, residual, out); }
 };
 
 }  // namespace heed

@@ -9,6 +9,8 @@ struct ElementwiseProblem {
     bool product = false;
     double alpha = 1, beta = 0;
     TensorRows a{}, b{}, out{};  ///< a and b may be absent
+
+    bool wide() const { return any_wide_rows(a, b, out); }
 };
 
 /// out = factor * the sum over rows that repeat every shape.rows of `x` (+ out).
@@ -18,6 +20,8 @@ struct SumProblem {
     double factor = 1;
     bool accumulate = false;
     TensorRows x{}, out{};
+
+    bool wide() const { return any_wide_rows(x, out); }
 };
 
 }  // namespace heed

@@ -16,6 +16,8 @@ struct EmbeddingProblem {
     TensorRows dout, dtable;
     bool accumulate = false;
     std::int64_t padding_id = -1;
+
+    bool wide() const { return any_wide_rows(table, out, dout, dtable); }
 };
 
 }  // namespace heed

@@ -11,6 +11,11 @@ struct LinearProblem {
     MatrixAddress bias{};   ///< one row of N; null: none
     Activation activation = Activation::none;
     MatrixAddress before{};  ///< what the activation was given, as c; null: not wanted
+
+    bool wide() const {
+        return product.a.dtype == DType::f64 || product.b.dtype == DType::f64 || product.c.dtype == DType::f64 ||
+               bias.dtype == DType::f64 || before.dtype == DType::f64;
+    }
 };
 
 }  // namespace heed

@@ -14,6 +14,8 @@ struct NormProblem {
     // Backward: x is s.
     TensorRows dout, dsum, dx, dweight, dbias;
     bool accumulate = false;
+
+    bool wide() const { return any_wide_rows(weight, bias, x, residual, sum, out, dout, dsum, dx, dweight, dbias); }
 };
 
 }  // namespace heed

@@ -49,6 +49,12 @@ struct TensorRows {
     }
 };
 
+/// Does any of them hold double? Those are for the reference, which works in double.
+template <class... Rows>
+inline __attribute__((always_inline)) bool any_wide_rows(const Rows&... rows) {
+    return ((rows.present && rows.dtype == DType::f64) || ...);
+}
+
 /// What a call works on: so many rows of so many columns.
 struct RowsShape {
     std::int64_t rows = 0;

@@ -1,6 +1,5 @@
 #include <heed/activation.h>
 
-#include "cpu/instruction_sets.h"
 #include "cpu/layers/layers.h"
 #include "ops/row_checks.h"
 #include "reference/activation.h"
@@ -10,6 +9,22 @@ namespace {
 
 /// What exponentials cost beside a multiplication.
 constexpr double activation_operations = 20;
+
+void activation_by_reference(detail::Place& place, const ActivationProblem& p) {
+    for_rows(*place.pool, p.shape, activation_operations,
+             [&](std::int64_t begin, std::int64_t end) { reference::activation(p, begin, end); });
+}
+void activation_backward_by_reference(detail::Place& place, const ActivationProblem& p) {
+    for_rows(*place.pool, p.shape, activation_operations,
+             [&](std::int64_t begin, std::int64_t end) { reference::activation_backward(p, begin, end); });
+}
+
+std::span<const Kernel<ActivationProblem>> activation_kernel_list() {
+    static const auto list = kernel_list<ActivationProblem>(
+        {cpu::activation_kernels(),
+         {reference_kernel<ActivationProblem>(activation_by_reference, activation_backward_by_reference)}});
+    return list;
+}
 
 struct ForwardViews {
     NamedView gate, up, out;
@@ -27,25 +42,19 @@ ActivationProblem checked_activation(const char* function, Activation activation
     return problem;
 }
 
-void run_forward(Context& context, const char* function, Activation activation, const ForwardViews& views) {
+void forward(Context& context, const char* function, Activation activation, const ForwardViews& views) {
     ActivationProblem problem = checked_activation(function, activation, views);
     check_output(function, "out", views.out.view, views.gate.view.shape(), float_types);
     check_in_place(function, views.out, {views.gate, views.up});
     problem.out = rows_of(views.out.view);
-    if (!any_wide_rows({problem.gate, problem.up, problem.out})) {
-        const auto lock = context.pool().lock();
-        cpu::activation(context.pool(), cpu::layers_of(*cpu::instruction_set().kernels), problem);
-        return;
-    }
-    for_rows(context, problem.shape, activation_operations,
-             [&](std::int64_t begin, std::int64_t end) { reference::activation(problem, begin, end); });
+    if (views.gate.view.shape().elements() > 0) { run_forward(context, activation_kernel_list(), {function}, problem); }
 }
 
 struct BackwardViews {
     NamedView gate, up, dout, dgate, dup;
 };
 
-void run_backward(Context& context, const char* function, Activation activation, const BackwardViews& views) {
+void backward(Context& context, const char* function, Activation activation, const BackwardViews& views) {
     ActivationProblem problem = checked_activation(function, activation, {views.gate, views.up, {}});
     const Shape& shape = views.gate.view.shape();
     check_input(function, views.dout, shape);
@@ -59,38 +68,31 @@ void run_backward(Context& context, const char* function, Activation activation,
     problem.dout = rows_of(views.dout.view);
     problem.dgate = rows_of(views.dgate.view);
     problem.dup = rows_of(views.dup.view);
-    if (!any_wide_rows({problem.gate, problem.up, problem.dout, problem.dgate, problem.dup})) {
-        const auto lock = context.pool().lock();
-        cpu::activation_backward(context.pool(), cpu::layers_of(*cpu::instruction_set().kernels), problem);
-        return;
-    }
-    for_rows(context, problem.shape, activation_operations,
-             [&](std::int64_t begin, std::int64_t end) { reference::activation_backward(problem, begin, end); });
+    if (shape.elements() > 0) { run_backward(context, activation_kernel_list(), {function}, problem); }
 }
 
 }  // namespace
 
 void activate(Context& context, Activation activation, const View& x, const MutableView& out) {
-    run_forward(context, "activate", activation, {{"x", x}, {"up", {}}, {"out", out}});
+    forward(context, "activate", activation, {{"x", x}, {"up", {}}, {"out", out}});
 }
 
 void activate_backward(Context& context, Activation activation, const View& x, const View& dout,
                        const MutableView& dx) {
     if (!dx) { refuse("activate_backward", "dx", "a tensor", "none"); }
-    run_backward(context, "activate_backward", activation,
-                 {{"x", x}, {"up", {}}, {"dout", dout}, {"dx", dx}, {"dup", {}}});
+    backward(context, "activate_backward", activation, {{"x", x}, {"up", {}}, {"dout", dout}, {"dx", dx}, {"dup", {}}});
 }
 
 void gated(Context& context, Activation activation, const View& gate, const View& up, const MutableView& out) {
     if (!up) { refuse("gated", "up", "a tensor", "none"); }
-    run_forward(context, "gated", activation, {{"gate", gate}, {"up", up}, {"out", out}});
+    forward(context, "gated", activation, {{"gate", gate}, {"up", up}, {"out", out}});
 }
 
 void gated_backward(Context& context, Activation activation, const View& gate, const View& up, const View& dout,
                     const MutableView& dgate, const MutableView& dup) {
     if (!up) { refuse("gated_backward", "up", "a tensor", "none"); }
-    run_backward(context, "gated_backward", activation,
-                 {{"gate", gate}, {"up", up}, {"dout", dout}, {"dgate", dgate}, {"dup", dup}});
+    backward(context, "gated_backward", activation,
+             {{"gate", gate}, {"up", up}, {"dout", dout}, {"dgate", dgate}, {"dup", dup}});
 }
 
 }  // namespace heed

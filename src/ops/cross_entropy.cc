@@ -3,7 +3,6 @@
 #include <heed/tensor.h>
 
 #include "base/dispatch.h"
-#include "cpu/instruction_sets.h"
 #include "cpu/layers/layers.h"
 #include "ops/linear.h"
 #include "ops/row_checks.h"
@@ -97,14 +96,21 @@ CrossEntropyProblem problem_of(const CrossEntropyOptions& o, std::int64_t classe
     return problem;
 }
 
-void run_cross_entropy(Context& context, const CrossEntropyProblem& problem) {
-    if (!any_wide_rows({problem.logits, problem.dlogits})) {
-        const auto lock = context.pool().lock();
-        cpu::cross_entropy(context.pool(), cpu::layers_of(*cpu::instruction_set().kernels), problem);
-        return;
+void cross_entropy_by_reference(detail::Place& place, const CrossEntropyProblem& p) {
+    for_rows(*place.pool, p.shape, cross_entropy_operations,
+             [&](std::int64_t begin, std::int64_t end) { reference::cross_entropy(p, begin, end); });
+}
+
+std::span<const Kernel<CrossEntropyProblem>> cross_entropy_kernel_list() {
+    static const auto list = kernel_list<CrossEntropyProblem>(
+        {cpu::cross_entropy_kernels(), {reference_kernel<CrossEntropyProblem>(cross_entropy_by_reference)}});
+    return list;
+}
+
+void run_cross_entropy(Context& context, const char* function, const CrossEntropyProblem& problem) {
+    if (problem.shape.rows > 0 && problem.shape.columns > 0) {
+        run_forward(context, cross_entropy_kernel_list(), {function}, problem);
     }
-    for_rows(context, problem.shape, cross_entropy_operations,
-             [&](std::int64_t begin, std::int64_t end) { reference::cross_entropy(problem, begin, end); });
 }
 
 /// Logits that exist at once: 64 MB of them in float32, and rows enough to keep the products busy.
@@ -243,7 +249,7 @@ private:
         problem.targets = ids.data();
         problem.losses = losses.data();
         problem.nlls = nlls.data();
-        run_cross_entropy(context_, problem);
+        run_cross_entropy(context_, "linear_cross_entropy", problem);
         for (std::size_t n = 0; n < rows.size(); ++n) {
             targets_.losses[static_cast<std::size_t>(rows[n])] = losses[n];
             targets_.nlls[static_cast<std::size_t>(rows[n])] = nlls[n];
@@ -290,7 +296,7 @@ CrossEntropy cross_entropy(Context& context, const View& logits, const View& tar
     problem.dlogits = rows_of(outputs.dlogits);
     problem.losses = checked.losses.data();
     problem.nlls = checked.nlls.data();
-    run_cross_entropy(context, problem);
+    run_cross_entropy(context, function, problem);
     checked.write_losses(outputs.losses);
     return checked.result();
 }

@@ -1,16 +1,28 @@
 #include <heed/dropout.h>
 #include <heed/random.h>
 
-#include "cpu/instruction_sets.h"
 #include "cpu/layers/layers.h"
 #include "ops/row_checks.h"
 #include "reference/dropout.h"
 
 namespace heed {
+namespace {
+
+void dropout_by_reference(detail::Place& place, const DropoutProblem& p) {
+    for_rows(*place.pool, p.shape, 15,
+             [&](std::int64_t begin, std::int64_t end) { reference::dropout(p, begin, end); });
+}
+
+std::span<const Kernel<DropoutProblem>> dropout_kernel_list() {
+    static const auto list =
+        kernel_list<DropoutProblem>({cpu::dropout_kernels(), {reference_kernel<DropoutProblem>(dropout_by_reference)}});
+    return list;
+}
+
+}  // namespace
 
 void dropout(Context& context, const View& x, const MutableView& out, const DropoutOptions& options) {
     constexpr const char* function = "dropout";
-    constexpr double operations = 15;
     check_rows(function, {"x", x});
     check_output(function, "out", out, x.shape(), float_types);
     check_optional_input(function, {"residual", options.residual}, x.shape());
@@ -28,13 +40,7 @@ void dropout(Context& context, const View& x, const MutableView& out, const Drop
     problem.x = rows_of(x);
     problem.residual = rows_of(options.residual);
     problem.out = rows_of(out);
-    if (!any_wide({x, out, options.residual})) {
-        const auto lock = context.pool().lock();
-        cpu::dropout(context.pool(), cpu::layers_of(*cpu::instruction_set().kernels), problem);
-        return;
-    }
-    for_rows(context, problem.shape, operations,
-             [&](std::int64_t begin, std::int64_t end) { reference::dropout(problem, begin, end); });
+    if (x.shape().elements() > 0) { run_forward(context, dropout_kernel_list(), {function}, problem); }
 }
 
 }  // namespace heed

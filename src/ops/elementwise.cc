@@ -1,6 +1,5 @@
 #include <heed/elementwise.h>
 
-#include "cpu/instruction_sets.h"
 #include "cpu/layers/layers.h"
 #include "ops/row_checks.h"
 #include "reference/elementwise.h"
@@ -10,14 +9,30 @@
 namespace heed {
 namespace {
 
-void run(Context& context, const ElementwiseProblem& problem) {
-    if (!any_wide_rows({problem.a, problem.b, problem.out})) {
-        const auto lock = context.pool().lock();
-        cpu::elementwise(context.pool(), cpu::layers_of(*cpu::instruction_set().kernels), problem);
-        return;
+void elementwise_by_reference(detail::Place& place, const ElementwiseProblem& p) {
+    for_rows(*place.pool, p.shape, 1,
+             [&](std::int64_t begin, std::int64_t end) { reference::elementwise(p, begin, end); });
+}
+void sum_leading_by_reference(detail::Place& place, const SumProblem& p) {
+    for_rows(*place.pool, p.shape, static_cast<double>(p.repeats),
+             [&](std::int64_t begin, std::int64_t end) { reference::sum_leading(p, begin, end); });
+}
+
+std::span<const Kernel<ElementwiseProblem>> elementwise_kernel_list() {
+    static const auto list = kernel_list<ElementwiseProblem>(
+        {cpu::elementwise_kernels(), {reference_kernel<ElementwiseProblem>(elementwise_by_reference)}});
+    return list;
+}
+std::span<const Kernel<SumProblem>> sum_leading_kernel_list() {
+    static const auto list =
+        kernel_list<SumProblem>({cpu::sum_leading_kernels(), {reference_kernel<SumProblem>(sum_leading_by_reference)}});
+    return list;
+}
+
+void run(Context& context, const char* function, const ElementwiseProblem& problem) {
+    if (problem.shape.rows > 0 && problem.shape.columns > 0) {
+        run_forward(context, elementwise_kernel_list(), {function}, problem);
     }
-    for_rows(context, problem.shape, 1,
-             [&](std::int64_t begin, std::int64_t end) { reference::elementwise(problem, begin, end); });
 }
 
 void check_last_axes(const char* function, const NamedView& b, const Shape& shape) {
@@ -43,7 +58,7 @@ void run_elementwise(Context& context, const char* function, const View& a, cons
     problem.a = line ? one_row_of(a) : rows_of(a);
     problem.b = line ? one_row_of(b) : repeated_rows_of(b, a.shape());
     problem.out = line ? one_row_of(out) : rows_of(out);
-    run(context, problem);
+    run(context, function, problem);
 }
 
 }  // namespace
@@ -73,7 +88,7 @@ void fill(Context& context, const MutableView& out, double value) {
     problem.shape = rows_shape(out.shape());
     problem.alpha = value;
     problem.out = rows_of(out);
-    run(context, problem);
+    run(context, "fill", problem);
 }
 
 void sum_leading(Context& context, const View& x, const MutableView& out, const SumOptions& options) {
@@ -91,13 +106,7 @@ void sum_leading(Context& context, const View& x, const MutableView& out, const 
     problem.accumulate = options.accumulate;
     problem.x = rows_of(x);
     problem.out = rows_of(out);
-    if (!any_wide({x, out})) {
-        const auto lock = context.pool().lock();
-        cpu::sum_leading(context.pool(), cpu::layers_of(*cpu::instruction_set().kernels), problem);
-        return;
-    }
-    for_rows(context, problem.shape, static_cast<double>(problem.repeats),
-             [&](std::int64_t begin, std::int64_t end) { reference::sum_leading(problem, begin, end); });
+    if (out.shape().elements() > 0) { run_forward(context, sum_leading_kernel_list(), {function}, problem); }
 }
 
 double sum(Context& context, const View& x) {
@@ -105,7 +114,8 @@ double sum(Context& context, const View& x) {
     const RowsShape shape = rows_shape(x.shape());
     const TensorRows rows = rows_of(x);
     std::vector<double> sums(static_cast<std::size_t>(shape.rows));
-    for_rows(context, shape, 1, [&](std::int64_t begin, std::int64_t end) {
+    const auto lock = context.pool().lock();
+    for_rows(context.pool(), shape, 1, [&](std::int64_t begin, std::int64_t end) {
         for (std::int64_t row = begin; row < end; ++row) {
             sums[static_cast<std::size_t>(row)] = reference::sum(rows, row, shape.columns);
         }

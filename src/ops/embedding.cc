@@ -1,12 +1,24 @@
 #include <heed/embedding.h>
 
-#include "cpu/instruction_sets.h"
 #include "cpu/layers/layers.h"
 #include "ops/row_checks.h"
 #include "reference/embedding.h"
 
 namespace heed {
 namespace {
+
+void embedding_by_reference(detail::Place& place, const EmbeddingProblem& p) {
+    for_rows(*place.pool, {static_cast<std::int64_t>(p.ids.size()), p.columns}, 1,
+             [&](std::int64_t begin, std::int64_t end) { reference::embedding(p, begin, end); });
+}
+void embedding_backward_by_reference(detail::Place&, const EmbeddingProblem& p) { reference::embedding_backward(p); }
+
+std::span<const Kernel<EmbeddingProblem>> embedding_kernel_list() {
+    static const auto list = kernel_list<EmbeddingProblem>(
+        {cpu::embedding_kernels(),
+         {reference_kernel<EmbeddingProblem>(embedding_by_reference, embedding_backward_by_reference)}});
+    return list;
+}
 
 void check_table(const char* function, const NamedView& table) {
     check_rows(function, table);
@@ -44,13 +56,7 @@ void embedding(Context& context, const View& ids, const View& table, const Mutab
     problem.scale = options.scale;
     problem.table = rows_of(table);
     problem.out = rows_of(out);
-    if (!any_wide({table, out})) {
-        const auto lock = context.pool().lock();
-        cpu::embedding(context.pool(), cpu::layers_of(*cpu::instruction_set().kernels), problem);
-        return;
-    }
-    for_rows(context, {static_cast<std::int64_t>(rows.size()), problem.columns}, 1,
-             [&](std::int64_t begin, std::int64_t end) { reference::embedding(problem, begin, end); });
+    if (out.shape().elements() > 0) { run_forward(context, embedding_kernel_list(), {function}, problem); }
 }
 
 void embedding_backward(Context& context, const View& ids, const View& dout, const MutableView& dtable,
@@ -71,12 +77,7 @@ void embedding_backward(Context& context, const View& ids, const View& dout, con
     problem.padding_id = options.padding_id;
     problem.dout = rows_of(dout);
     problem.dtable = rows_of(dtable);
-    const auto lock = context.pool().lock();
-    if (any_wide({dout, dtable})) {
-        reference::embedding_backward(problem);
-    } else {
-        cpu::embedding_backward(context.pool(), cpu::layers_of(*cpu::instruction_set().kernels), problem);
-    }
+    if (dtable.shape().elements() > 0) { run_backward(context, embedding_kernel_list(), {function}, problem); }
 }
 
 }  // namespace heed

@@ -3,11 +3,11 @@
 #include <heed/matmul.h>
 #include <heed/tensor.h>
 
-#include "cpu/instruction_sets.h"
 #include "cpu/matmul/products.h"
 #include "kernel/linear_problem.h"
 #include "ops/linear.h"
 #include "ops/row_checks.h"
+#include "reference/linear.h"
 
 namespace heed {
 namespace {
@@ -91,14 +91,23 @@ LinearProblem problem_of(const View& a, const View& b, const MutableView& c, con
     return problem;
 }
 
+void linear_by_reference(detail::Place& place, const LinearProblem& problem) {
+    for_rows(*place.pool, {problem.product.rows, problem.product.columns}, static_cast<double>(problem.product.depth),
+             [&](std::int64_t begin, std::int64_t end) { reference::linear(problem, begin, end); });
+}
+
+std::span<const Kernel<LinearProblem>> linear_kernel_list() {
+    static const auto list =
+        kernel_list<LinearProblem>({cpu::linear_kernels(), {reference_kernel<LinearProblem>(linear_by_reference)}});
+    return list;
+}
+
 }  // namespace
 
 void product(Context& context, const View& a, const View& b, const MutableView& c, const ProductOptions& o) {
     if (c.shape().elements() == 0) { return; }
-    if (a.rank() == 2 && !any_wide({a, b, c, o.bias, o.before_activation})) {
-        const auto lock = context.pool().lock();
-        const LinearProblem problem = problem_of(a, b, c, o);
-        cpu::products_of(*cpu::instruction_set().kernels).linear(context.pool(), problem);
+    if (a.rank() == 2) {
+        run_forward(context, linear_kernel_list(), {"linear"}, problem_of(a, b, c, o));
         return;
     }
     const MutableView before = o.before_activation ? o.before_activation : c;

@@ -1,6 +1,5 @@
 #include <heed/norm.h>
 
-#include "cpu/instruction_sets.h"
 #include "cpu/layers/layers.h"
 #include "ops/row_checks.h"
 #include "reference/norm.h"
@@ -9,6 +8,24 @@ namespace heed {
 namespace {
 
 constexpr double norm_operations = 4;
+
+void norm_by_reference(detail::Place& place, const NormProblem& p) {
+    for_rows(*place.pool, p.shape, norm_operations,
+             [&](std::int64_t begin, std::int64_t end) { reference::norm(p, begin, end); });
+}
+void norm_backward_by_reference(detail::Place& place, const NormProblem& p) {
+    // dx may take the place of s or dout, so it comes last.
+    if (p.dweight.present || p.dbias.present) { reference::norm_backward_weight(p); }
+    if (!p.dx.present) { return; }
+    for_rows(*place.pool, p.shape, norm_operations,
+             [&](std::int64_t begin, std::int64_t end) { reference::norm_backward(p, begin, end); });
+}
+
+std::span<const Kernel<NormProblem>> norm_kernel_list() {
+    static const auto list = kernel_list<NormProblem>(
+        {cpu::norm_kernels(), {reference_kernel<NormProblem>(norm_by_reference, norm_backward_by_reference)}});
+    return list;
+}
 
 void check_norm_eps(const char* function, double eps) {
     if (!(eps >= 0 && eps < 1e30)) { refuse(function, "eps", "a finite number from 0 up", std::to_string(eps)); }
@@ -41,13 +58,7 @@ void normalise(Context& context, const char* function, bool centred, const View&
     problem.residual = rows_of(o.residual);
     problem.sum = rows_of(o.sum);
     problem.out = rows_of(out);
-    if (!any_wide({x, out, o.weight, o.bias, o.residual, o.sum})) {
-        const auto lock = context.pool().lock();
-        cpu::norm(context.pool(), cpu::layers_of(*cpu::instruction_set().kernels), problem);
-        return;
-    }
-    for_rows(context, problem.shape, norm_operations,
-             [&](std::int64_t begin, std::int64_t end) { reference::norm(problem, begin, end); });
+    if (shape.elements() > 0) { run_forward(context, norm_kernel_list(), {function}, problem); }
 }
 
 void normalise_backward(Context& context, const char* function, bool centred, const View& s, const View& dout,
@@ -82,20 +93,7 @@ void normalise_backward(Context& context, const char* function, bool centred, co
     problem.dweight = rows_of(gradients.dweight);
     problem.dbias = rows_of(gradients.dbias);
     problem.accumulate = gradients.accumulate;
-    if (!any_wide({s, dout, o.weight, o.dsum, gradients.dx, gradients.dweight, gradients.dbias})) {
-        const auto lock = context.pool().lock();
-        cpu::norm_backward(context.pool(), cpu::layers_of(*cpu::instruction_set().kernels), problem);
-        return;
-    }
-    // dx may take the place of s or dout, so it comes last.
-    if (gradients.dweight || gradients.dbias) {
-        const auto lock = context.pool().lock();
-        reference::norm_backward_weight(problem);
-    }
-    if (gradients.dx) {
-        for_rows(context, problem.shape, norm_operations,
-                 [&](std::int64_t begin, std::int64_t end) { reference::norm_backward(problem, begin, end); });
-    }
+    run_backward(context, norm_kernel_list(), {function}, problem);
 }
 
 }  // namespace

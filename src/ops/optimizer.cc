@@ -1,7 +1,6 @@
 #include <heed/optimizer.h>
 
-#include "cpu/instruction_sets.h"
-#include "cpu/layers/tables.h"
+#include "cpu/layers/layers.h"
 #include "ops/row_checks.h"
 #include "reference/adam.h"
 #include "reference/elementwise.h"
@@ -14,7 +13,6 @@ namespace heed {
 namespace {
 
 constexpr std::initializer_list<DType> moment_types = {DType::f32, DType::f64};
-constexpr std::int64_t numbers_per_task = 16384;
 
 Numbers numbers_of(const View& view) { return {view.dtype(), static_cast<char*>(const_cast<void*>(view.data()))}; }
 
@@ -81,23 +79,32 @@ AdamProblem problem_of(const AdamParameter& p, const AdamOptions& o) {
     return problem;
 }
 
-/// Runs piece(tensor, begin, end) over all of several tensors at once, in pieces that depend on their sizes alone.
-template <class Piece>
-void for_pieces(Context& context, std::span<const std::int64_t> counts, double operations_per_number, Piece&& piece) {
-    std::vector<std::int64_t> first_task(counts.size() + 1, 0);
-    double numbers = 0;
-    for (std::size_t n = 0; n < counts.size(); ++n) {
-        first_task[n + 1] = first_task[n] + (counts[n] + numbers_per_task - 1) / numbers_per_task;
-        numbers += static_cast<double>(counts[n]);
+void adam_by_reference(detail::Place&, const AdamStep& step) {
+    for (const AdamProblem& p : step.parameters) { reference::adam(p, 0, p.count); }
+}
+
+void squares_by_reference(detail::Place&, const SquaresProblem& p) {
+    double* sum = p.sums;
+    for (const SquaresProblem::Tensor& x : p.tensors) {
+        TensorRows row;
+        row.present = true;
+        row.dtype = x.numbers.dtype;
+        row.data = x.numbers.data;
+        for (std::int64_t begin = 0; begin < x.count; begin += NumberPieces::size) {
+            *sum++ = reference::sum_of_squares(row, begin, std::min(x.count, begin + NumberPieces::size));
+        }
     }
-    const auto lock = context.pool().lock();
-    detail::parallel(context.pool(), first_task.back(), detail::effort_for(numbers * operations_per_number),
-                     [&](std::int64_t task, int) {
-                         const auto after = std::upper_bound(first_task.begin(), first_task.end(), task);
-                         const auto n = static_cast<std::size_t>(after - first_task.begin() - 1);
-                         const std::int64_t begin = (task - first_task[n]) * numbers_per_task;
-                         piece(n, task, begin, std::min(counts[n], begin + numbers_per_task));
-                     });
+}
+
+std::span<const Kernel<AdamStep>> adam_kernel_list() {
+    static const auto list =
+        kernel_list<AdamStep>({cpu::adam_kernels(), {reference_kernel<AdamStep>(adam_by_reference)}});
+    return list;
+}
+std::span<const Kernel<SquaresProblem>> squares_kernel_list() {
+    static const auto list =
+        kernel_list<SquaresProblem>({cpu::squares_kernels(), {reference_kernel<SquaresProblem>(squares_by_reference)}});
+    return list;
 }
 
 }  // namespace
@@ -106,42 +113,26 @@ void adam(Context& context, std::span<const AdamParameter> parameters, const Ada
     constexpr const char* function = "adam";
     check_adam_options(function, options);
     std::vector<AdamProblem> problems;
-    std::vector<std::int64_t> counts;
     for (std::size_t n = 0; n < parameters.size(); ++n) {
         check_parameter(function, n, parameters[n]);
         problems.push_back(problem_of(parameters[n], options));
-        counts.push_back(problems.back().count);
     }
-    const cpu::LayerKernels& kernels = cpu::layers_of(*cpu::instruction_set().kernels);
-    for_pieces(context, counts, 80, [&](std::size_t n, std::int64_t, std::int64_t begin, std::int64_t end) {
-        const AdamProblem& p = problems[n];
-        const auto wide = [](const Numbers& x) { return x.data != nullptr && x.dtype == DType::f64; };
-        if (wide(p.value) || wide(p.gradient) || wide(p.first) || wide(p.second) || wide(p.rounded)) {
-            reference::adam(p, begin, end);
-        } else {
-            kernels.adam(p, begin, end);
-        }
-    });
+    run_forward(context, adam_kernel_list(), {function}, AdamStep{problems});
 }
 
 double global_norm(Context& context, std::span<const View> tensors) {
     constexpr const char* function = "global_norm";
-    std::vector<std::int64_t> counts;
+    std::vector<SquaresProblem::Tensor> list;
     std::int64_t pieces = 0;
     for (std::size_t n = 0; n < tensors.size(); ++n) {
         const std::string name = "tensors[" + std::to_string(n) + "]";
         check_rows(function, {name.c_str(), tensors[n]});
         check_row_major(function, name, tensors[n]);
-        counts.push_back(tensors[n].shape().elements());
-        pieces += (counts.back() + numbers_per_task - 1) / numbers_per_task;
+        list.push_back({numbers_of(tensors[n]), tensors[n].shape().elements()});
+        pieces += NumberPieces::count(list.back().count);
     }
     std::vector<double> sums(static_cast<std::size_t>(pieces), 0);
-    const cpu::LayerKernels& kernels = cpu::layers_of(*cpu::instruction_set().kernels);
-    for_pieces(context, counts, 10, [&](std::size_t n, std::int64_t task, std::int64_t begin, std::int64_t end) {
-        sums[static_cast<std::size_t>(task)] = tensors[n].dtype() == DType::f64
-                                                   ? reference::sum_of_squares(one_row_of(tensors[n]), begin, end)
-                                                   : kernels.sum_of_squares(numbers_of(tensors[n]), begin, end);
-    });
+    run_forward(context, squares_kernel_list(), {function}, SquaresProblem{list, sums.data()});
     double total = 0;
     for (const double each : sums) { total += each; }
     return std::sqrt(total);

@@ -2,7 +2,6 @@
 
 #include "base/dispatch.h"
 #include "base/huge_pages.h"
-#include "cpu/instruction_sets.h"
 #include "cpu/quantized/tables.h"
 #include "kernel/quantized_problem.h"
 #include "ops/linear.h"
@@ -92,6 +91,18 @@ bool fill_panels(Context& context, const QuantizedMatrix& matrix, Group&& group)
     return sound.load(std::memory_order_relaxed);
 }
 
+void quantized_by_reference(detail::Place& place, const QuantizedProblem& p) {
+    for_rows(*place.pool, {p.linear.product.rows, p.linear.product.columns},
+             static_cast<double>(p.linear.product.depth),
+             [&](std::int64_t begin, std::int64_t end) { reference::quantized_linear(p, begin, end); });
+}
+
+std::span<const Kernel<QuantizedProblem>> quantized_kernel_list() {
+    static const auto list = kernel_list<QuantizedProblem>(
+        {cpu::quantized_kernels(), {reference_kernel<QuantizedProblem>(quantized_by_reference)}});
+    return list;
+}
+
 void check_matrix_sizes(const char* function, std::int64_t outputs, std::int64_t inputs) {
     constexpr std::int64_t most = std::int64_t{1} << 40;
     if (outputs < 1 || inputs < 1 || outputs > most / inputs) {
@@ -168,7 +179,8 @@ void QuantizedMatrix::dequantize(Context& context, const MutableView& out) const
     const TensorRows rows = rows_of(out);
     const std::int64_t groups = groups_of(inputs_);
     const bool four_bits = format_ == WeightFormat::int4;
-    for_rows(context, {outputs_, inputs_}, 10, [&](std::int64_t begin, std::int64_t end) {
+    const auto lock = context.pool().lock();
+    for_rows(context.pool(), {outputs_, inputs_}, 10, [&](std::int64_t begin, std::int64_t end) {
         for (std::int64_t output = begin; output < end; ++output) {
             char* row = rows.row(output);
             for (std::int64_t k = 0; k < inputs_; ++k) {
@@ -199,17 +211,17 @@ void linear(Context& context, const View& x, const QuantizedMatrix& weight, cons
     QuantizedProblem problem;
     problem.blocks = weight.data();
     problem.four_bits = weight.format() == WeightFormat::int4;
-    const auto lock = context.pool().lock();
     for_matrices(x, out, options, [&](const LinearProblem& linear) {
         problem.linear = linear;
         problem.linear.product.columns = weight.outputs();
-        cpu::quantized_of(*cpu::instruction_set().kernels).linear(context.pool(), problem);
+        run_forward(context, quantized_kernel_list(), {function}, problem);
     });
 }
 
 void prefer_huge_pages(const MutableView& memory) {
+    if (!memory) { return; }
     check_memory("prefer_huge_pages", "memory", memory);
-    if (!memory || !all_contiguous({memory})) { return; }
+    if (!all_contiguous({memory})) { return; }
     detail::prefer_huge_pages(memory.data(),
                               static_cast<std::size_t>(memory.shape().elements()) * size_of(memory.dtype()));
 }

@@ -150,11 +150,6 @@ TensorRows one_row_of(const View& view) {
     return rows;
 }
 
-bool any_wide_rows(std::initializer_list<TensorRows> rows) {
-    return std::any_of(rows.begin(), rows.end(),
-                       [](const TensorRows& x) { return x.present && x.dtype == DType::f64; });
-}
-
 bool any_wide(std::initializer_list<View> views) {
     return std::any_of(views.begin(), views.end(), [](const View& x) { return x && x.dtype() == DType::f64; });
 }

@@ -53,20 +53,17 @@ TensorRows one_row_of(const View& view);
 
 /// Does anything hold double? Then the reference, which works in double, computes it.
 bool any_wide(std::initializer_list<View> views);
-/// The same of rows.
-bool any_wide_rows(std::initializer_list<TensorRows> rows);
 
-/// Runs rows(begin, end) over all rows, in tasks whose sizes depend on the shape alone.
+/// For references: runs rows(begin, end) over all rows, in tasks whose sizes depend on the shape alone.
 template <class Rows>
-void for_rows(Context& context, const RowsShape& shape, double operations_per_number, Rows&& rows) {
+void for_rows(detail::Pool& pool, const RowsShape& shape, double operations_per_number, Rows&& rows) {
     if (shape.rows == 0 || shape.columns == 0) { return; }
-    const auto lock = context.pool().lock();
     constexpr std::int64_t numbers_per_task = 8192;
     const std::int64_t step = std::max<std::int64_t>(1, numbers_per_task / shape.columns);
     const double operations =
         static_cast<double>(shape.rows) * static_cast<double>(shape.columns) * operations_per_number;
     const std::int64_t tasks = (shape.rows + step - 1) / step;
-    detail::parallel(context.pool(), tasks, detail::effort_for(operations),
+    detail::parallel(pool, tasks, detail::effort_for(operations),
                      [&](std::int64_t task, int) { rows(task * step, std::min(shape.rows, (task + 1) * step)); });
 }
 

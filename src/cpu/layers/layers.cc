@@ -1,5 +1,7 @@
 #include "cpu/layers/layers.h"
 
+#include "cpu/instruction_sets.h"
+
 #include <algorithm>
 #include <vector>
 
@@ -179,5 +181,69 @@ void embedding_backward(detail::Pool& pool, const LayerKernels& kernels, const E
         }
     });
 }
+
+namespace {
+
+/// Calls piece(tensor, piece, begin, end) for all pieces of several tensors.
+template <class CountOf, class Piece>
+void in_number_pieces(detail::Pool& pool, std::size_t tensors, double operations, CountOf&& count_of, Piece&& piece) {
+    std::vector<std::int64_t> first(tensors + 1, 0);
+    double numbers = 0;
+    for (std::size_t n = 0; n < tensors; ++n) {
+        first[n + 1] = first[n] + NumberPieces::count(count_of(n));
+        numbers += static_cast<double>(count_of(n));
+    }
+    detail::parallel(pool, first.back(), detail::effort_for(numbers * operations), [&](std::int64_t task, int) {
+        const auto after = std::upper_bound(first.begin(), first.end(), task);
+        const auto n = static_cast<std::size_t>(after - first.begin() - 1);
+        const std::int64_t begin = (task - first[n]) * NumberPieces::size;
+        piece(n, task, begin, std::min(count_of(n), begin + NumberPieces::size));
+    });
+}
+
+void adam(detail::Pool& pool, const LayerKernels& kernels, const AdamStep& step) {
+    in_number_pieces(
+        pool, step.parameters.size(), 80, [&](std::size_t n) { return step.parameters[n].count; },
+        [&](std::size_t n, std::int64_t, std::int64_t begin, std::int64_t end) {
+            kernels.adam(step.parameters[n], begin, end);
+        });
+}
+
+void squares(detail::Pool& pool, const LayerKernels& kernels, const SquaresProblem& p) {
+    in_number_pieces(
+        pool, p.tensors.size(), 10, [&](std::size_t n) { return p.tensors[n].count; },
+        [&](std::size_t n, std::int64_t piece, std::int64_t begin, std::int64_t end) {
+            p.sums[piece] = kernels.sum_of_squares(p.tensors[n].numbers, begin, end);
+        });
+}
+
+template <class P, auto Forward, auto Backward = nullptr>
+std::vector<Kernel<P>> layer_rows() {
+    return rows_of_sets<Kernel<P>>("rows with vectors", []<const Kernels & kernels>(Kernel<P>& row) {
+        row.declines = [](const P& p) -> const char* { return p.wide() ? "float64 is for the reference" : nullptr; };
+        row.forward = [](detail::Place& place, const P& p) { Forward(*place.pool, layers_of(kernels), p); };
+        if constexpr (Backward != nullptr) {
+            row.backward = [](detail::Place& place, const P& p) { Backward(*place.pool, layers_of(kernels), p); };
+        }
+    });
+}
+
+}  // namespace
+
+std::vector<Kernel<NormProblem>> norm_kernels() { return layer_rows<NormProblem, norm, norm_backward>(); }
+std::vector<Kernel<ActivationProblem>> activation_kernels() {
+    return layer_rows<ActivationProblem, activation, activation_backward>();
+}
+std::vector<Kernel<ElementwiseProblem>> elementwise_kernels() { return layer_rows<ElementwiseProblem, elementwise>(); }
+std::vector<Kernel<SumProblem>> sum_leading_kernels() { return layer_rows<SumProblem, sum_leading>(); }
+std::vector<Kernel<CrossEntropyProblem>> cross_entropy_kernels() {
+    return layer_rows<CrossEntropyProblem, cross_entropy>();
+}
+std::vector<Kernel<DropoutProblem>> dropout_kernels() { return layer_rows<DropoutProblem, dropout>(); }
+std::vector<Kernel<EmbeddingProblem>> embedding_kernels() {
+    return layer_rows<EmbeddingProblem, embedding, embedding_backward>();
+}
+std::vector<Kernel<AdamStep>> adam_kernels() { return layer_rows<AdamStep, adam>(); }
+std::vector<Kernel<SquaresProblem>> squares_kernels() { return layer_rows<SquaresProblem, squares>(); }
 
 }  // namespace heed::cpu

@@ -1,9 +1,9 @@
 #pragma once
-#include "cpu/layers/activation.h"
-#include "cpu/matmul/matmul.h"
+#include "cpu/matmul/finish.h"
+#include "cpu/matmul/isa.h"
 #include "kernel/linear_problem.h"
 
-/// Products of two matrices with bias and activation on the way out. Two ways, both with the sums of matmul.h, bit for
+/// Products of two matrices with bias and activation on the way out. Two ways, both with the sums of isa.h, bit for
 /// bit, so that it does not matter which rows stand beside a row:
 ///
 /// - packed: all of B is first rearranged into panels, once instead of once for every 96 rows of A (which took a
@@ -25,38 +25,6 @@ struct PackedProduct {
 
     const LinearProblem& problem;
     const MatmulProblem& p = problem.product;
-
-    /// Writes one row of sums: columns [column, column + count) of C.
-    void finish(std::int64_t row, std::int64_t column, std::int64_t count, float* sum, float* buffer) const {
-        char* to = Block::element(p.c, 0, row, column);
-        const auto alpha = static_cast<float>(p.alpha), beta = static_cast<float>(p.beta);
-        if (p.alpha != 1) {
-            for (std::int64_t n = 0; n < count; ++n) { sum[n] *= alpha; }
-        }
-        if (p.beta != 0) {
-            load_row<Isa>(p.c.dtype, to, p.c.column_stride, count, buffer);
-            for (std::int64_t n = 0; n < count; ++n) { sum[n] += beta * buffer[n]; }
-        }
-        if (problem.bias.data != nullptr) {
-            const float* bias = buffer;
-            const char* from = Block::element(problem.bias, 0, 0, column);
-            if (problem.bias.dtype == DType::f32 && problem.bias.column_stride == 1) {
-                bias = reinterpret_cast<const float*>(from);
-            } else {
-                load_row<Isa>(problem.bias.dtype, from, problem.bias.column_stride, count, buffer);
-            }
-            for (std::int64_t n = 0; n < count; ++n) { sum[n] += bias[n]; }
-        }
-        if (problem.before.data != nullptr) {
-            store_row<Isa>(problem.before.dtype, Block::element(problem.before, 0, row, column),
-                           problem.before.column_stride, count, sum, 1.0F);
-        }
-        if (problem.activation != Activation::none) {
-            with_activation(problem.activation,
-                            [&]<Activation A>() { activate_numbers<Isa, A>(sum, nullptr, count, sum); });
-        }
-        store_row<Isa>(p.c.dtype, to, p.c.column_stride, count, sum, 1.0F);
-    }
 
     /// sum[m][n] += A B for one panel, whole register tiles of it: rows and columns that fill them up are zeros.
     static HEED_APART void multiply(const float* a, const float* b, std::int64_t rows, std::int64_t lanes, float* to) {
@@ -127,7 +95,7 @@ struct PackedProduct {
             }
         }
         for (std::int64_t m = 0; m < block_rows; ++m) {
-            finish(row + m, column, block_columns, block.sum + m * Block::columns, block.staging);
+            finish_row<Isa>(problem, row + m, column, block_columns, block.sum + m * Block::columns, block.staging);
         }
     }
 
@@ -252,7 +220,6 @@ struct TurnedProduct {
 
     template <int Rows>
     void columns(std::int64_t begin, std::int64_t end) const {
-        const Packed packed{problem};
         float sum[Rows][L], row[L], buffer[L];
         for (std::int64_t column = begin; column < end; column += L) {
             // Behind the last column lies nothing: the last vector begins so much earlier.
@@ -266,7 +233,7 @@ struct TurnedProduct {
             const std::int64_t count = smaller<std::int64_t>(L, end - column);
             for (int r = 0; r < p.rows; ++r) {
                 for (std::int64_t n = 0; n < count; ++n) { row[n] = sum[r][column - first + n]; }
-                packed.finish(r, column, count, row, buffer);
+                finish_row<Isa>(problem, r, column, count, row, buffer);
             }
         }
     }

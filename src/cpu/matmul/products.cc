@@ -1,5 +1,7 @@
 #include "cpu/matmul/products.h"
 
+#include "cpu/instruction_sets.h"
+
 namespace heed::cpu {
 
 const ProductKernels& products_of(const Kernels& kernels) {
@@ -17,6 +19,16 @@ const ProductKernels& products_of(const Kernels& kernels) {
 #endif
     static_cast<void>(kernels);
     return portable_products;
+}
+
+std::vector<Kernel<LinearProblem>> linear_kernels() {
+    using Row = Kernel<LinearProblem>;
+    return rows_of_sets<Row>("tiles", []<const Kernels & kernels>(Row& row) {
+        row.declines = [](const LinearProblem& p) -> const char* {
+            return p.wide() ? "float64 is for the reference" : nullptr;
+        };
+        row.forward = [](detail::Place& place, const LinearProblem& p) { products_of(kernels).linear(*place.pool, p); };
+    });
 }
 
 }  // namespace heed::cpu

@@ -1,5 +1,6 @@
 #pragma once
 #include "cpu/isa/tables.h"
+#include "kernel/kernel.h"
 #include "kernel/linear_problem.h"
 
 namespace heed::cpu {
@@ -18,5 +19,8 @@ extern const ProductKernels neon_products;
 
 /// Those that belong to the other kernels of an instruction set.
 const ProductKernels& products_of(const Kernels& kernels);
+
+/// Rows of the list of linear layers.
+std::vector<Kernel<LinearProblem>> linear_kernels();
 
 }  // namespace heed::cpu

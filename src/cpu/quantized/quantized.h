@@ -45,23 +45,35 @@ struct QuantizedProduct {
 
     /// A group of floats to bytes. A number that is not finite makes the scale NaN.
     static HEED_INLINE void to_bytes(const float* x, std::int8_t* bytes, float& scale, std::int32_t& sum) {
-        float largest = 0, check = 0;
-        for (std::int64_t n = 0; n < group; ++n) {
-            const float size = x[n] < 0 ? -x[n] : x[n];
-            largest = size > largest ? size : largest;
-            check += x[n] * 0.0F;
+        constexpr int count = group / L;
+        F<L> number[count], most = S::all(0.0F), check = S::all(0.0F);
+        HEED_UNROLL
+        for (int n = 0; n < count; ++n) {
+            number[n] = S::load(x + n * L);
+            most = S::max(most, S::max(number[n], -number[n]));
+            check += number[n] * S::all(0.0F);
         }
-        const float factor = largest > 0 && check == 0 ? 127.0F / largest : 0.0F;
-        std::int32_t total = 0;
-        for (std::int64_t n = 0; n < group; ++n) {
-            const float magic = 12582912.0F;  // 1.5 * 2^23: adding it rounds to nearest even
-            const float scaled = check == 0 ? x[n] * factor : 0.0F;
-            const auto rounded = static_cast<std::int32_t>((scaled + magic) - magic);
-            bytes[n] = static_cast<std::int8_t>(rounded);
-            total += rounded;
+        float lane[L], largest = 0;
+        S::store(lane, most);
+        for (int n = 0; n < L; ++n) { largest = lane[n] > largest ? lane[n] : largest; }
+        const float sound = S::reduce_add(check);  // 0, or NaN
+        const float factor = largest > 0 && sound == 0 ? 127.0F / largest : 0.0F;
+        I<L> total = {};
+        HEED_UNROLL
+        for (int n = 0; n < count; ++n) {
+            // Rounded twice, as the reference does: a fused product could round to the other side of a half.
+            const F<L> scaled = S::round(S::rounded(number[n] * S::all(factor)));
+            const I<L> whole = sound == 0 ? __builtin_convertvector(scaled, I<L>) : I<L>{};
+            typedef std::int8_t Bytes __attribute__((vector_size(L)));
+            const Bytes narrow = __builtin_convertvector(whole, Bytes);
+            __builtin_memcpy(bytes + n * L, &narrow, L);
+            total += whole;
         }
-        scale = largest / 127.0F + check;
-        sum = total;
+        std::int32_t each[L];
+        S::store(each, total);
+        sum = 0;
+        for (int n = 0; n < L; ++n) { sum += each[n]; }
+        scale = largest / 127.0F + sound;
     }
     void row_to_bytes(std::int64_t row, const ByteRow& to) const {
         float numbers[group];

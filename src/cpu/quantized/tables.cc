@@ -1,5 +1,7 @@
 #include "cpu/quantized/tables.h"
 
+#include "cpu/instruction_sets.h"
+
 namespace heed::cpu {
 
 const QuantizedKernels& quantized_of(const Kernels& kernels) {
@@ -18,6 +20,15 @@ const QuantizedKernels& quantized_of(const Kernels& kernels) {
 #endif
     static_cast<void>(kernels);
     return portable_quantized;
+}
+
+std::vector<Kernel<QuantizedProblem>> quantized_kernels() {
+    using Row = Kernel<QuantizedProblem>;
+    return rows_of_sets<Row>("products of bytes", []<const Kernels & kernels>(Row& row) {
+        row.forward = [](detail::Place& place, const QuantizedProblem& p) {
+            quantized_of(kernels).linear(*place.pool, p);
+        };
+    });
 }
 
 }  // namespace heed::cpu

@@ -1,5 +1,6 @@
 #pragma once
 #include "cpu/isa/tables.h"
+#include "kernel/kernel.h"
 #include "kernel/quantized_problem.h"
 
 namespace heed::cpu {
@@ -16,5 +17,8 @@ extern const QuantizedKernels neon_quantized;
 
 /// Those that belong to the other kernels of an instruction set.
 const QuantizedKernels& quantized_of(const Kernels& kernels);
+
+/// Rows of the list of linear layers with quantised weights.
+std::vector<Kernel<QuantizedProblem>> quantized_kernels();
 
 }  // namespace heed::cpu
