@@ -177,7 +177,7 @@ struct TurnedProduct {
             F<L> block[L];
             HEED_UNROLL
             for (int n = 0; n < L; ++n) {
-                __builtin_prefetch(from + n * stride + 1024);
+                __builtin_prefetch(from + n * stride + 1024, 0, 2);  // to L2: the rows share sets of L1
                 block[n] = Weights::template load<Isa, L>(from + n * stride);
             }
             S::transpose(block);

@@ -8,26 +8,21 @@
 
 namespace heed::cpu {
 
-/// A row of A as bytes.
-struct ByteRow {
-    std::int8_t* bytes;  ///< whole groups
-    float* scale;        ///< of each group
-    std::int32_t* sum;   ///< of each group's bytes
+/// 32 numbers of a row of A as bytes.
+struct ByteGroup {
+    std::int8_t bytes[QuantizedLayout::group];
+    float scale;
+    std::int32_t start;  ///< where sums with weights begin, which takes their offset off: -offset * sum of the bytes
 };
 
-/// Rows of A in one piece of memory.
+/// Rows of A in tiles of `height`, a tile's rows next to each other for each group: one address serves them all.
 struct ByteRows {
     std::int64_t groups;
-    char* memory;
+    std::int64_t height;
+    ByteGroup* memory;
 
-    static HEED_INLINE std::int64_t row_bytes(std::int64_t groups) {
-        return groups * (QuantizedLayout::group + 4 + 4) + 64 - (groups * (QuantizedLayout::group + 8)) % 64;
-    }
-    HEED_INLINE ByteRow row(std::int64_t n) const {
-        char* at = memory + n * row_bytes(groups);
-        char* scales = at + groups * QuantizedLayout::group;
-        return {reinterpret_cast<std::int8_t*>(at), reinterpret_cast<float*>(scales),
-                reinterpret_cast<std::int32_t*>(scales + 4 * groups)};
+    HEED_INLINE ByteGroup* at(std::int64_t row, std::int64_t g) const {
+        return memory + (row / height * groups + g) * height + row % height;
     }
 };
 
@@ -44,7 +39,7 @@ struct QuantizedProduct {
     const std::int64_t groups = (p.depth + group - 1) / group;
 
     /// A group of floats to bytes. A number that is not finite makes the scale NaN.
-    static HEED_INLINE void to_bytes(const float* x, std::int8_t* bytes, float& scale, std::int32_t& sum) {
+    static HEED_INLINE void to_bytes(const float* x, int offset, ByteGroup& to) {
         constexpr int count = group / L;
         F<L> number[count], most = S::all(0.0F), check = S::all(0.0F);
         HEED_UNROLL
@@ -66,22 +61,34 @@ struct QuantizedProduct {
             const I<L> whole = sound == 0 ? __builtin_convertvector(scaled, I<L>) : I<L>{};
             typedef std::int8_t Bytes __attribute__((vector_size(L)));
             const Bytes narrow = __builtin_convertvector(whole, Bytes);
-            __builtin_memcpy(bytes + n * L, &narrow, L);
+            __builtin_memcpy(to.bytes + n * L, &narrow, L);
             total += whole;
         }
-        std::int32_t each[L];
+        std::int32_t each[L], sum = 0;
         S::store(each, total);
-        sum = 0;
         for (int n = 0; n < L; ++n) { sum += each[n]; }
-        scale = largest / 127.0F + sound;
+        to.scale = largest / 127.0F + sound;
+        to.start = -offset * sum;
     }
-    void row_to_bytes(std::int64_t row, const ByteRow& to) const {
+    /// Offset of stored weights that products leave in.
+    HEED_INLINE int offset() const {
+#if defined(__AVX512VNNI__)
+        return problem.four_bits ? 8 : 128;
+#elif defined(__AVX2__)
+        return problem.four_bits ? 8 : 0;
+#else
+        return 0;
+#endif
+    }
+    void row_to_bytes(std::int64_t row, const ByteRows& to) const {
         float numbers[group];
         for (std::int64_t g = 0; g < groups; ++g) {
-            const std::int64_t count = smaller(group, p.depth - g * group);
-            load_row<Isa>(p.a.dtype, element_at(p.a, row, g * group), p.a.column_stride, count, numbers);
+            const std::int64_t count = row < p.rows ? smaller(group, p.depth - g * group) : 0;
+            if (count > 0) {
+                load_row<Isa>(p.a.dtype, element_at(p.a, row, g * group), p.a.column_stride, count, numbers);
+            }
             for (std::int64_t n = count; n < group; ++n) { numbers[n] = 0; }
-            to_bytes(numbers, to.bytes + g * group, to.scale[g], to.sum[g]);
+            to_bytes(numbers, offset(), *to.at(row, g));
         }
     }
 
@@ -115,12 +122,12 @@ struct QuantizedProduct {
     }
     /// Weights carry an offset, so that they are unsigned: it is taken off by where the sum begins.
     template <bool FourBits>
-    static HEED_INLINE Sums multiply(const Weights& w, const std::int8_t* x, std::int32_t sum_of_x) {
-        __m512i even = _mm512_set1_epi32(sum_of_x * (FourBits ? -8 : -128)), odd = _mm512_setzero_si512();
+    static HEED_INLINE Sums multiply(const Weights& w, const ByteGroup& x) {
+        __m512i even = _mm512_set1_epi32(x.start), odd = _mm512_setzero_si512();
         HEED_UNROLL
         for (int q = 0; q < 8; q += 2) {
             std::int32_t four[2];
-            __builtin_memcpy(four, x + 4 * q, 8);
+            __builtin_memcpy(four, x.bytes + 4 * q, 8);
             even = _mm512_dpbusd_epi32(even, w.quad[q], _mm512_set1_epi32(four[0]));
             odd = _mm512_dpbusd_epi32(odd, w.quad[q + 1], _mm512_set1_epi32(four[1]));
         }
@@ -153,16 +160,16 @@ struct QuantizedProduct {
     /// Pairs of products are added in 16 bits. 4-bit weights with their offset fit (15 * 127 * 2); for 8-bit ones the
     /// sign goes to the other factor, so that 127 * 127 * 2 is the most.
     template <bool FourBits>
-    static HEED_INLINE Sums multiply(const Weights& w, const std::int8_t* x, std::int32_t sum_of_x) {
+    static HEED_INLINE Sums multiply(const Weights& w, const ByteGroup& x) {
         const __m256i ones = _mm256_set1_epi16(1);
         Sums sums;
         HEED_UNROLL
         for (int h = 0; h < 2; ++h) {
-            __m256i sum = _mm256_set1_epi32(FourBits ? sum_of_x * -8 : 0);
+            __m256i sum = _mm256_set1_epi32(x.start);
             HEED_UNROLL
             for (int q = 0; q < 8; ++q) {
                 std::int32_t four;
-                __builtin_memcpy(&four, x + 4 * q, 4);
+                __builtin_memcpy(&four, x.bytes + 4 * q, 4);
                 const __m256i y = _mm256_set1_epi32(four);
                 const __m256i pairs =
                     FourBits ? _mm256_maddubs_epi16(w.quad[q][h], y)
@@ -190,11 +197,11 @@ struct QuantizedProduct {
         return w;
     }
     template <bool FourBits>
-    static HEED_INLINE Sums multiply(const Weights& w, const std::int8_t* x, std::int32_t) {
+    static HEED_INLINE Sums multiply(const Weights& w, const ByteGroup& x) {
         std::int32_t sum[panel] = {};
         for (int q = 0; q < 8; ++q) {
             for (int n = 0; n < panel; ++n) {
-                for (int i = 0; i < 4; ++i) { sum[n] += w.quad[q][4 * n + i] * x[4 * q + i]; }
+                for (int i = 0; i < 4; ++i) { sum[n] += w.quad[q][4 * n + i] * x.bytes[4 * q + i]; }
             }
         }
         Sums sums;
@@ -204,31 +211,47 @@ struct QuantizedProduct {
 #endif
 
     static HEED_INLINE F<L> scales_at(const std::uint8_t* from, int vector) {
+        const std::uint8_t* at = from + 2 * L * vector;
+#if defined(__AVX512F__)
+        if constexpr (L == 16) {
+            return F<L>(_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(at))));
+        }
+#endif
+#if defined(__F16C__)
+        if constexpr (L == 8) { return F<L>(_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(at)))); }
+#endif
         float scale[L];
-        load_row<Isa>(DType::f16, reinterpret_cast<const char*>(from) + 2 * L * vector, 1, L, scale);
+        for (int n = 0; n < L; ++n) {
+            std::uint16_t bits;
+            __builtin_memcpy(&bits, at + 2 * n, 2);
+            scale[n] = widen_f16(bits);
+        }
         return S::load(scale);
     }
 
-    /// sum[r][0..16) of one panel for so many rows of A.
+    /// to[r][0..16) of one panel for a tile of rows of A.
     template <bool FourBits, int Rows>
-    HEED_INLINE void tile(const std::uint8_t* weights, const ByteRow (&x)[Rows], float (&to)[Rows][panel]) const {
+    HEED_INLINE void tile(const std::uint8_t* weights, const ByteGroup* x, float (&to)[Rows][panel]) const {
         constexpr std::int64_t step = QuantizedLayout::group_bytes(FourBits);
         F<L> sum[Rows][vectors] = {};
-        for (std::int64_t g = 0; g < groups; ++g, weights += step) {
-            // The end of a panel is the beginning of the next one that this thread reads, mostly.
-            HEED_UNROLL
-            for (std::int64_t line = 0; line < step; line += 64) { __builtin_prefetch(weights + 8 * step + line); }
+        for (std::int64_t g = 0; g < groups; ++g, weights += step, x += Rows) {
+            if constexpr (Rows == 1) {  // more rows find the weights in the caches, from the first ones
+                HEED_UNROLL
+                for (std::int64_t line = 0; line < step; line += 64) {
+                    __builtin_prefetch(weights + 12 * step + line, 0, 2);
+                }
+            }
             const Weights w = load_weights<FourBits>(weights + QuantizedLayout::scale_bytes);
             F<L> scale[vectors];
             HEED_UNROLL
             for (int h = 0; h < vectors; ++h) { scale[h] = scales_at(weights, h); }
             HEED_UNROLL
             for (int r = 0; r < Rows; ++r) {
-                const Sums sums = multiply<FourBits>(w, x[r].bytes + g * group, x[r].sum[g]);
+                const Sums sums = multiply<FourBits>(w, x[r]);
                 HEED_UNROLL
                 for (int h = 0; h < vectors; ++h) {
                     const F<L> numbers = __builtin_convertvector(sums.of[h], F<L>);
-                    sum[r][h] += numbers * (scale[h] * S::all(x[r].scale[g]));
+                    sum[r][h] += numbers * (scale[h] * S::all(x[r].scale));
                 }
             }
         }
@@ -239,37 +262,35 @@ struct QuantizedProduct {
         }
     }
 
-    template <bool FourBits, int Rows>
-    HEED_APART void rows_of_panel(const ByteRows& rows, std::int64_t n, std::int64_t row, std::int64_t count) const {
-        ByteRow x[Rows];
-        // Rows that make up the number are computed twice.
-        for (int r = 0; r < Rows; ++r) { x[r] = rows.row(row + smaller<std::int64_t>(r, count - 1)); }
-        float sum[Rows][panel], buffer[panel];
-        tile<FourBits, Rows>(problem.blocks + n * groups * QuantizedLayout::group_bytes(FourBits), x, sum);
-        for (std::int64_t r = 0; r < count; ++r) {
-            finish_row<Isa>(problem.linear, row + r, n * panel, smaller<std::int64_t>(panel, p.columns - n * panel),
-                            sum[r], buffer);
-        }
-    }
-
     static constexpr int most_rows = Isa::registers >= 32 && L == 16 ? 8 : 4;
 
-    template <bool FourBits>
-    void one_panel(const ByteRows& rows, std::int64_t n, std::int64_t begin, std::int64_t end) const {
-        for (std::int64_t row = begin; row < end; row += most_rows) {
-            const std::int64_t count = smaller<std::int64_t>(most_rows, end - row);
-            count == 1 ? rows_of_panel<FourBits, 1>(rows, n, row, count)
-                       : rows_of_panel<FourBits, most_rows>(rows, n, row, count);
+    template <bool FourBits, int Rows>
+    HEED_APART void rows_of_panel(const ByteRows& rows, std::int64_t n, std::int64_t begin, std::int64_t end) const {
+        const std::uint8_t* weights = problem.blocks + n * groups * QuantizedLayout::group_bytes(FourBits);
+        float sum[Rows][panel], buffer[panel];
+        for (std::int64_t row = begin; row < end; row += Rows) {
+            tile<FourBits, Rows>(weights, rows.at(row, 0), sum);
+            for (std::int64_t r = 0; r < smaller<std::int64_t>(Rows, end - row); ++r) {
+                finish_row<Isa>(problem.linear, row + r, n * panel, smaller<std::int64_t>(panel, p.columns - n * panel),
+                                sum[r], buffer);
+            }
         }
+    }
+    template <bool FourBits>
+    HEED_INLINE void one_panel(const ByteRows& rows, std::int64_t n, std::int64_t begin, std::int64_t end) const {
+        rows.height == 1 ? rows_of_panel<FourBits, 1>(rows, n, begin, end)
+                         : rows_of_panel<FourBits, most_rows>(rows, n, begin, end);
     }
 
     void run(detail::Pool& pool) const {
         constexpr std::int64_t block = 128;  // rows of A that stay in L2 while panels pass
-        const auto bytes = static_cast<std::size_t>(p.rows * ByteRows::row_bytes(groups));
-        const ByteRows rows{groups, static_cast<char*>(pool.shared().at_least(bytes))};
+        const std::int64_t height = p.rows == 1 ? 1 : most_rows, padded = round_up(p.rows, height);
+        const auto bytes = static_cast<std::size_t>(padded * groups) * sizeof(ByteGroup);
+        const ByteRows rows{groups, height, static_cast<ByteGroup*>(pool.shared().at_least(bytes))};
         const double numbers = static_cast<double>(p.rows) * static_cast<double>(p.depth);
-        detail::parallel(pool, p.rows, detail::effort_for(4 * numbers),
-                         [&](std::int64_t row, int) { row_to_bytes(row, rows.row(row)); });
+        // What fills up the last tile is zeros.
+        detail::parallel(pool, padded, detail::effort_for(4 * numbers),
+                         [&](std::int64_t row, int) { row_to_bytes(row, rows); });
         const std::int64_t panels = (p.columns + panel - 1) / panel;
         const std::int64_t row_blocks = (p.rows + block - 1) / block;
         const double weights = static_cast<double>(p.columns) * static_cast<double>(p.depth);
