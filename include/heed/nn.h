@@ -78,6 +78,8 @@ struct HEED_API NormLayer {
     explicit operator bool() const { return present; }
     /// x itself where there is no norm.
     Value operator()(Tape& tape, const Value& x) const;
+    /// x + residual and its norm, in one pass.
+    SummedNorm added(Tape& tape, const Value& x, const Value& residual) const;
 };
 
 /// Dropout of one forward pass. Bits come from the seed, the offset and the place in the model.

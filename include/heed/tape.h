@@ -117,7 +117,7 @@ private:
     Tape& tape_;
     const Sink& sink_;
     MutableView place_{};
-    Tensor apart_{};
+    Value apart_{};  ///< memory of its own, where what is there already must not be overwritten
     bool accumulate_ = false;
     int exceptions_ = 0;
 };

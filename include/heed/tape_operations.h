@@ -43,6 +43,14 @@ struct TapeNorm {
 /// Over the last axis; weight and bias may be absent.
 HEED_API Value norm(Tape& tape, const Value& x, const Value& weight, const Value& bias, const TapeNorm& options);
 
+struct SummedNorm {
+    Value out{};  ///< norm(x + residual)
+    Value sum{};  ///< x + residual
+};
+/// Both in one pass over memory.
+HEED_API SummedNorm add_norm(Tape& tape, const Value& x, const Value& residual, const Value& weight, const Value& bias,
+                             const TapeNorm& options);
+
 struct TapeEmbedding {
     double scale = 1;
     std::int64_t padding_id = -1;  ///< this row learns nothing
@@ -97,8 +105,8 @@ struct TapeLinearCrossEntropy {
     CrossEntropyOptions loss{};
     double softcap = 0;
 };
-/// One number: cross_entropy(linear(hidden, weight, bias)) without the logits of all tokens at once, neither here nor
-/// on the way back, which computes them again. `result`, where given, receives the counts and the loss without
+/// One number: cross_entropy(linear(hidden, weight, bias)) without the logits of all tokens at once. The gradients are
+/// made with the loss and kept for the way back. `result`, where given, receives the counts and the loss without
 /// smoothing.
 HEED_API Value linear_cross_entropy(Tape& tape, const Value& hidden, const Value& weight, const Value& bias,
                                     const View& targets, const TapeLinearCrossEntropy& options = {},

@@ -2,7 +2,7 @@
 
 #include <heed/elementwise.h>
 
-#include <cstring>
+#include <array>
 #include <utility>
 
 namespace heed {
@@ -169,6 +169,52 @@ Value norm(Tape& tape, const Value& x, const Value& weight, const Value& bias, c
               : rms_norm_backward(back.context(), x, g[0], gradients, again);
     });
     return out;
+}
+
+SummedNorm add_norm(Tape& tape, const Value& x, const Value& residual, const Value& weight, const Value& bias,
+                    const TapeNorm& options) {
+    const bool needs = tape.wants({&x, &residual, &weight, &bias});
+    const std::array<Value, 2> results = {tape.empty(x.dtype(), x.shape(), needs),
+                                          tape.empty(x.dtype(), x.shape(), needs)};
+    const Value &out = results[0], &sum = results[1];
+    const bool layer = options.kind == NormKind::layer_norm;
+    const NormOptions forward{.eps = options.eps,
+                              .weight = weight,
+                              .bias = bias,
+                              .weight_offset = options.weight_offset,
+                              .residual = residual,
+                              .sum = sum.view()};
+    layer ? layer_norm(tape.context(), x, out.view(), forward) : rms_norm(tape.context(), x, out.view(), forward);
+    if (!needs) { return {out, sum}; }
+    // The numbers of the sum without its gradient: that belongs to whoever uses it.
+    tape.record(results, [sum, weight, dx = Sink(x), dr = Sink(residual), dw = Sink(weight), db = Sink(bias), options,
+                          layer](Tape& back, std::span<const View> g) {
+        SinkMemory mx(back, dx), mr(back, dr), mw(back, dw), mb(back, db);
+        if (!g[0]) {  // only the sum was used
+            if (mx) { convert(back.context(), g[1], mx.view()); }
+            if (mr) { convert(back.context(), g[1], mr.view()); }
+            return;
+        }
+        const bool adds = (!mw || mw.accumulate()) && (!mb || mb.accumulate());
+        // x and the residual have the same gradient: made for one, copied for the other.
+        MutableView ds = mx ? mx.view() : mr.view();
+        const NormGradients gradients{.dx = ds,
+                                      .dweight = adds ? mw.place() : mw.view(),
+                                      .dbias = adds ? mb.place() : mb.view(),
+                                      .accumulate = adds};
+        const NormBackwardOptions again{
+            .eps = options.eps, .weight = weight, .weight_offset = options.weight_offset, .dsum = g[1]};
+        layer ? layer_norm_backward(back.context(), sum, g[0], gradients, again)
+              : rms_norm_backward(back.context(), sum, g[0], gradients, again);
+        if (mx && mr) {
+            if (mr.accumulate()) {
+                add(back.context(), mr.place(), ds, mr.place());
+            } else {
+                convert(back.context(), ds, mr.place());
+            }
+        }
+    });
+    return {out, sum};
 }
 
 Value embedding(Tape& tape, const View& ids, const Value& table, const TapeEmbedding& options) {
@@ -403,23 +449,43 @@ Value cross_entropy(Tape& tape, const Value& logits, const View& targets, const 
 Value linear_cross_entropy(Tape& tape, const Value& hidden, const Value& weight, const Value& bias, const View& targets,
                            const TapeLinearCrossEntropy& options, CrossEntropy* result) {
     const bool needs = tape.wants({&hidden, &weight, &bias});
-    // Forward alone; the way back computes the logits again, a chunk at a time, with what it was given.
-    const LinearCrossEntropyOptions forward{.loss = options.loss, .bias = bias, .softcap = options.softcap};
-    const CrossEntropy loss = linear_cross_entropy(tape.context(), hidden, weight, targets, forward);
+    const LinearCrossEntropyOptions both{.loss = options.loss, .bias = bias, .softcap = options.softcap};
+    // With the loss come its gradients: computing the logits again would cost half as much once more.
+    Value dhidden, dweight, dbias;
+    const auto like = [&](const Value& x, bool parameter) {
+        const DType dtype = parameter ? statistics_type(x.dtype()) : x.dtype();
+        return needs && x.needs_gradient() ? tape.empty(dtype, x.shape()) : Value();
+    };
+    dhidden = like(hidden, false);
+    dweight = like(weight, true);
+    dbias = like(bias, true);
+    LinearCrossEntropyGradients gradients;
+    gradients.dhidden = dhidden.view();
+    gradients.dweight = dweight.view();
+    gradients.dbias = dbias.view();
+    const CrossEntropy loss = linear_cross_entropy(tape.context(), hidden, weight, targets, both, gradients);
     if (result != nullptr) { *result = loss; }
     Value out = number(tape, statistics_type(hidden.dtype()), loss.loss, needs);
     if (!needs) { return out; }
-    tape.record(out, [hidden, weight, bias, dh = Sink(hidden), dw = Sink(weight), db = Sink(bias),
-                      targets = keep(targets), options](Tape& back, std::span<const View> g) {
-        SinkMemory mh(back, dh), mw(back, dw), mb(back, db);
-        const bool adds = (!mw || mw.accumulate()) && (!mb || mb.accumulate());
-        LinearCrossEntropyOptions again{.loss = options.loss, .bias = bias, .softcap = options.softcap};
-        again.loss.dloss = options.loss.dloss * read_number(g[0]);
-        linear_cross_entropy(back.context(), hidden, weight, targets->view(), again,
-                             {.dhidden = mh.view(),
-                              .dweight = adds ? mw.place() : mw.view(),
-                              .dbias = adds ? mb.place() : mb.view(),
-                              .accumulate = adds});
+    struct Part {
+        Value gradient;
+        Sink sink;
+    };
+    auto parts = std::make_shared<std::vector<Part>>();
+    for (const auto& [gradient, of] : {std::pair{&dhidden, &hidden}, {&dweight, &weight}, {&dbias, &bias}}) {
+        if (*gradient) { parts->push_back({*gradient, Sink(*of)}); }
+    }
+    tape.record(out, [parts](Tape& back, std::span<const View> g) {
+        const double factor = read_number(g[0]);
+        for (Part& part : *parts) {
+            SinkMemory memory(back, part.sink);
+            if (memory.accumulate()) {
+                add(back.context(), memory.place(), part.gradient, memory.place(), {.beta = factor});
+            } else {
+                scale(back.context(), part.gradient, factor, memory.place());
+            }
+            part.gradient = Value();
+        }
     });
     return out;
 }

@@ -171,7 +171,7 @@ SinkMemory::SinkMemory(Tape& tape, const Sink& sink)
 MutableView SinkMemory::view() {
     if (!sink_) { return {}; }
     if (!accumulate_) { return place_; }
-    if (!apart_) { apart_ = Tensor::uninitialised(place_.dtype(), place_.shape()); }
+    if (!apart_) { apart_ = tape_.empty(place_.dtype(), place_.shape()); }
     return apart_.view();
 }
 

@@ -16,7 +16,7 @@ template <class Function>
 Value joined_by(Tape& tape, Placement placement, const Value& x, const NormLayer& norm, const NormLayer& out_norm,
                 const Function& f) {
     switch (placement) {
-        case Placement::post: return norm(tape, add(tape, x, f(x)));
+        case Placement::post: return norm.added(tape, f(x), x).out;
         case Placement::output: return add(tape, x, out_norm(tape, f(x)));
         case Placement::sandwich: return add(tape, x, out_norm(tape, f(norm(tape, x))));
         case Placement::pre:
@@ -39,6 +39,12 @@ Value BlockLayer::operator()(Tape& tape, const Value& x, const AttentionCall& se
         const Value a = attend_self(attention_norm(tape, x));
         const Value f = feed(feed_forward_norm(tape, x));
         return add(tape, add(tape, f, a), x);
+    }
+    if (placement == Placement::pre) {  // each sum with the norm that follows it
+        SummedNorm y =
+            (has_cross ? cross_norm : feed_forward_norm).added(tape, attend_self(attention_norm(tape, x)), x);
+        if (has_cross) { y = feed_forward_norm.added(tape, attend_cross(y.out), y.sum); }
+        return add(tape, y.sum, feed(y.out));
     }
     Value y = joined_by(tape, placement, x, attention_norm, attention_out_norm, attend_self);
     if (has_cross) { y = joined_by(tape, placement, y, cross_norm, cross_out_norm, attend_cross); }

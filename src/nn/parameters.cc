@@ -108,4 +108,10 @@ Value NormLayer::operator()(Tape& tape, const Value& x) const {
     return present ? norm(tape, x, weight.on(tape), bias.on(tape), options) : x;
 }
 
+SummedNorm NormLayer::added(Tape& tape, const Value& x, const Value& residual) const {
+    if (present) { return add_norm(tape, x, residual, weight.on(tape), bias.on(tape), options); }
+    const Value sum = add(tape, x, residual);
+    return {sum, sum};
+}
+
 }  // namespace heed
