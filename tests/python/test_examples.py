@@ -41,6 +41,8 @@ def test_documentation(page, tmp_path):
         pytest.importorskip("torch")
     script = tmp_path / "page.py"
     script.write_text("\n".join(blocks))
+    for folder in ("tests", "examples"):  # as the other blocks of a page see the tree
+        (tmp_path / folder).symlink_to(ROOT / folder)
     run(script, tmp_path)
 
 
