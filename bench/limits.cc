@@ -1,5 +1,7 @@
 #include "limits.h"
 
+#include <heed/attention.h>
+
 #include <algorithm>
 #include <barrier>
 #include <chrono>
@@ -154,6 +156,37 @@ HEED_BENCH_AVX512BF16 void dot_avx512bf16(long iterations) {
     for (int c = 0; c < chains; ++c) { total = _mm512_add_ps(total, sum[c]); }
     float_sink = _mm512_cvtss_f32(total);
 }
+
+/// Products of tiles, each with a load from the first-level cache, as no kernel does with fewer.
+void dot_amx(long iterations) {
+    alignas(64) static const float zeros[16 * 16] = {};
+    alignas(64) unsigned char config[64] = {1};
+    for (int t = 0; t < 8; ++t) {
+        config[16 + 2 * t] = 64;
+        config[48 + t] = 16;
+    }
+    const long stride = 64;
+    asm volatile("ldtilecfg %0\n tilezero %%tmm0\n tilezero %%tmm1\n tilezero %%tmm2\n tilezero %%tmm3" ::"m"(config)
+                 : "memory");
+    for (long n = 0; n < iterations; ++n) {
+        asm volatile(
+            "tileloadd (%0,%1,1), %%tmm4\n tileloadd (%0,%1,1), %%tmm6\n tdpbf16ps %%tmm6, %%tmm4, %%tmm0\n"
+            "tileloadd (%0,%1,1), %%tmm7\n tdpbf16ps %%tmm7, %%tmm4, %%tmm1\n"
+            "tileloadd (%0,%1,1), %%tmm5\n tdpbf16ps %%tmm6, %%tmm5, %%tmm2\n tdpbf16ps %%tmm7, %%tmm5, %%tmm3" ::"r"(
+                zeros),
+            "r"(stride)
+            : "memory");
+    }
+    asm volatile("tilerelease" ::: "memory");
+}
+
+/// heed knows, and has the system's permission.
+bool has_tiles() {
+    for (const KernelVerdict& verdict : explain({.dtype = DType::bf16}).verdicts) {
+        if (verdict.kernel == "cpu-amx") { return verdict.fits; }
+    }
+    return false;
+}
 #endif
 
 struct Loops {
@@ -178,6 +211,10 @@ const Loops& loops() {
         if (machine_isa() >= Isa::avx512bf16) {
             result.dot = dot_avx512bf16;
             result.dot_flops = flops * 32;
+        }
+        if (has_tiles()) {
+            result.dot = dot_amx;
+            result.dot_flops = 4 * 2.0 * 16 * 16 * 32;
         }
 #endif
         return result;

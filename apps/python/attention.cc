@@ -138,8 +138,15 @@ std::vector<Explanation> explain_calls_(const nb::callable& calls, nb::handle co
     return explain(choose_context("explain_calls", context), [&](Context&) { calls(); });
 }
 
+/// Of the context that calls without one share.
+std::string threads_of_default() {
+    const Context& context = choose_context("explain", {});
+    const int threads = context.threads();
+    return context.runs_on() + ", " + std::to_string(threads) + (threads == 1 ? " thread" : " threads");
+}
+
 std::string to_text(const Explanation& explanation) {
-    std::string text = "kernel: " + explanation.kernel;
+    std::string text = "kernel: " + explanation.kernel + "\nthreads: " + threads_of_default();
     for (const KernelVerdict& verdict : explanation.verdicts) {
         text += "\n  " + verdict.kernel + (verdict.fits ? " fits: " : " does not fit: ") + verdict.reason;
     }
@@ -217,6 +224,9 @@ array([1., 1., 1., 1.], dtype=float32))doc");
         .def_ro("kernel", &Explanation::kernel, "The one that would run.")
         .def_ro("verdicts", &Explanation::verdicts, "Best first, the reference last.")
         .def_ro("operation", &Explanation::operation, "The function it is for.")
+        .def_prop_ro(
+            "threads", [](const Explanation&) { return threads_of_default(); },
+            "Whose threads the default context runs on now, and how many.")
         .def("__str__", [](const Explanation& self) { return to_text(self); })
         .def("__repr__", [](const Explanation& self) { return to_text(self); });
     m.def("explain", explain_, nb::arg("batch"), nb::arg("heads"), nb::arg("queries"), nb::arg("keys"),

@@ -106,9 +106,10 @@ void bind_context(nb::module_& m) {
     nb::class_<SharedContext>(
         m, "Context",
         "Where a call runs: a team of threads and their scratch memory, kept between calls.\n\n"
-        "Without one, calls share a context with a thread for each core. Calls on one context\n"
-        "wait for each other; give each Python thread its own to run side by side. Results never\n"
-        "depend on the number of threads.\n\n"
+        "Without one, calls share a context with a thread for each core; where PyTorch is loaded,\n"
+        "they run on its OpenMP team, as many threads as torch.get_num_threads() says. Calls on one\n"
+        "context wait for each other; give each Python thread its own to run side by side. Results\n"
+        "never depend on the threads.\n\n"
         ">>> heed.Context(threads=1).threads\n"
         "1")
         .def(
@@ -118,9 +119,14 @@ void bind_context(nb::module_& m) {
                 new (self) SharedContext(threads);
             },
             nb::arg("threads") = 0, nb::sig("def __init__(self, threads: int = 0) -> None"),
-            "threads=0: one for each core this process may use.")
+            "threads=0: one for each core this process may use, or PyTorch's OpenMP team. Otherwise so many of its own.")
         .def_prop_ro(
             "threads", [](SharedContext& self) { return self.get().threads(); }, "Threads, the caller's included.")
+        .def_prop_ro(
+            "runs_on", [](SharedContext& self) { return self.get().runs_on(); },
+            "Whose threads they are: \"heed's own threads\" or \"PyTorch's OpenMP team\".\n\n"
+            ">>> heed.Context(threads=2).runs_on\n"
+            "\"heed's own threads\"")
         .def_prop_ro(
             "workspace_bytes",
             [](SharedContext& self) {

@@ -3,6 +3,7 @@
 #include <heed/context.h>
 
 #include "base/float_mode.h"
+#include "base/team_watch.h"
 #include "base/torch_team.h"
 
 #include <algorithm>
@@ -19,6 +20,12 @@ constexpr std::align_val_t alignment{64};
 bool keeps_to_its_own() {
     const char* asked = std::getenv("HEED_THREADS");
     return asked != nullptr && std::string_view(asked) == "own";
+}
+
+/// Every thread that calls PyTorch has a team of its own.
+TeamWatch& watch() {
+    static thread_local TeamWatch own;
+    return own;
 }
 
 /// A job that members of an executor share.
@@ -155,9 +162,9 @@ void Pool::release() {
     for (Scratch& scratch : scratch_) { scratch.release(); }
 }
 
-bool Pool::goes_alone(const Job& job, Effort effort) {
+bool Pool::goes_alone(const Job& job, Effort effort) const {
     if (job.count <= 1 || effort == Effort::alone || now_.threads == 1) { return true; }
-    return now_.executor != nullptr && effort == Effort::awake && Clock::now() < small_alone_until_;
+    return now_.executor != nullptr && effort == Effort::awake && !watch().takes_small_jobs();
 }
 
 void Pool::run(std::int64_t count, Effort effort, Task task, void* state) {
@@ -167,8 +174,8 @@ void Pool::run(std::int64_t count, Effort effort, Task task, void* state) {
         for (std::int64_t index = 0; index < count; ++index) { task(state, index, 0); }
         return;
     }
-    const bool disturbed = now_.executor != nullptr && given_ == nullptr && Clock::now() < crew_until_;
-    if (now_.executor != nullptr && !disturbed) { return run_on_executor(job, effort); }
+    const bool usable = given_ != nullptr || (now_.executor != nullptr && watch().takes_large_jobs());
+    if (usable) { return run_on_executor(job, effort); }
     const FloatMode plain;
     crew().run(job, effort, std::min(now_.threads, own_threads_));
 }
@@ -177,6 +184,7 @@ void Pool::run_on_executor(const Job& job, Effort effort) {
     const bool small = effort == Effort::awake;
     const int wanted = small ? std::min(now_.threads, small_job_threads) : now_.threads;
     SharedJob shared(job, tasks_at_once(job.count, small, wanted), now_.threads);
+    watch().begins();
     const auto member = [](void* of, int w) {
         auto& each = *static_cast<SharedJob*>(of);
         if (w >= 0 && w < each.threads) { share(each, w); }
@@ -185,19 +193,8 @@ void Pool::run_on_executor(const Job& job, Effort effort) {
         now_.executor->run(wanted, member, &shared);
     } catch (...) {}  // nobody is running any longer: what is left is the caller's
     share(shared, 0);
-    look_at(Clock::duration(ticks() - shared.last_done.load(std::memory_order_relaxed)), small);
+    watch().has_run(small, TeamWatch::Clock::duration(ticks() - shared.last_done.load(std::memory_order_relaxed)));
     if (shared.failure) { std::rethrow_exception(shared.failure); }
-}
-
-/// A region ends when all its members have come and gone, those that found nothing included. Where one comes late,
-/// because it was asleep or because somebody else has its core, small jobs are quicker alone for a while; where it
-/// comes very late, large ones are quicker on threads nobody waits for.
-void Pool::look_at(Clock::duration late, bool small) {
-    constexpr std::chrono::microseconds patience{10};
-    constexpr std::chrono::milliseconds very_late{1};
-    constexpr int rest = 50;
-    if (small && late > patience) { small_alone_until_ = Clock::now() + rest * late; }
-    if (late > very_late) { crew_until_ = Clock::now() + rest * late; }
 }
 
 }  // namespace heed::detail

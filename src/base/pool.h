@@ -72,8 +72,6 @@ public:
     void release();
 
 private:
-    using Clock = std::chrono::steady_clock;
-
     /// On whom an operation runs.
     struct Staff {
         Executor* executor = nullptr;  ///< null: the crew
@@ -82,9 +80,8 @@ private:
     Staff decide() const;
     void settle();
     Crew& crew();
-    bool goes_alone(const Job& job, Effort effort);
+    bool goes_alone(const Job& job, Effort effort) const;
     void run_on_executor(const Job& job, Effort effort);
-    void look_at(Clock::duration late, bool small);
 
     std::unique_ptr<Crew> crew_;  ///< null until it is needed
     int own_threads_ = 1;
@@ -92,7 +89,6 @@ private:
     bool automatic_ = false;
     Executor* given_ = nullptr;
     Staff now_;
-    Clock::time_point small_alone_until_{}, crew_until_{};
 
     std::deque<Scratch> scratch_;
     Scratch shared_;

@@ -1,5 +1,7 @@
 #include "cpu/instruction_sets.h"
 
+#include "cpu/attention/call.h"
+
 #include <vector>
 
 #if defined(__x86_64__)
@@ -39,7 +41,11 @@ bool has_f16c() {
 std::span<const InstructionSet> instruction_sets() {
     static const std::vector<InstructionSet> list = {
 #if defined(HEED_HAS_AVX512BF16)
-        {"avx512bf16", "AVX-512 with bf16 dot products", without_avx512bf16(), &avx512bf16_kernels},
+        {"amx", "AMX tiles in bf16, otherwise AVX-512", without_amx(without_avx512bf16()), &amx_kernels},
+        {"avx512bf16",
+         pairs_are_slow() ? "AVX-512; bf16 is widened, as this CPU's bf16 dot products are slow"
+                          : "AVX-512 with bf16 dot products",
+         without_avx512bf16(), &avx512bf16_kernels},
 #endif
 #if defined(HEED_HAS_AVX512)
         {"avx512", "AVX-512", without_avx512(), &avx512_kernels},

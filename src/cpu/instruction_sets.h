@@ -1,4 +1,5 @@
 #pragma once
+#include "cpu/amx.h"
 #include "cpu/isa/tables.h"
 
 #include <span>
@@ -37,6 +38,7 @@ std::vector<Row> rows_of_sets(std::string_view how, Fill fill) {
     };
     for (const InstructionSet& set : instruction_sets()) {
 #if defined(HEED_HAS_AVX512BF16)
+        add.template operator()<amx_kernels>(set);
         add.template operator()<avx512bf16_kernels>(set);
 #endif
 #if defined(HEED_HAS_AVX512)

@@ -164,7 +164,7 @@ Scored score_block(const Call& call, const RowTile& tile, const Keys& keys, cons
     const bool adjusts = dense.any || call.alibi || call.cap > 0;
     const std::int64_t together = adjusts ? adjusted_keys<Product> : block.count;
     const bool only_dense = dense.any && !call.alibi && !(call.cap > 0);
-    if constexpr (Product::depth_per_lane == 2 && L == 16) {
+    if constexpr (Product::depth_per_lane == 2 && L == 16 && !UsesTiles<Product>) {
         if (only_dense && tile.vectors * L == most_rows && block.seen_by_all(tile)) {
             const NextBias here{&rows, tile.rows, block.begin + together, block_end};
             BothAhead ahead{here.template ahead<Product>(call), next.template ahead<Product>(call)};

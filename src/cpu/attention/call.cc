@@ -198,7 +198,21 @@ Split split_forward(const Call& c, const Sequence& s) {
     if (split.part_keys > 0) {
         split.key_parts = std::max<std::int64_t>(1, (s.keys + split.part_keys - 1) / split.part_keys);
     }
+    // Four tasks for every thread, so that none waits long for the last.
+    while (!c.pattern && split.tiles_per_task > 1 && split.tasks(c.kv_heads) * c.batch < 4 * c.threads) {
+        split.tiles_per_task /= 2;
+        split.row_blocks = (split.tiles + split.tiles_per_task - 1) / split.tiles_per_task;
+    }
     return split;
+}
+
+bool pairs_are_slow() {
+#if defined(__x86_64__)
+    static const bool intel = __builtin_cpu_is("intel") != 0;
+    return intel;
+#else
+    return false;
+#endif
 }
 
 bool has_far_heads(const Call& call) {

@@ -79,6 +79,7 @@ struct Call {
     Tensor4 q, k, v, out, dout, dq, dk, dv, bias, allow, keep;
     const KvPages* pages = nullptr;  ///< k and v lie here instead
     bool byte_products = false;      ///< the CPU has them
+    int threads = 1;                 ///< that share the call: no bit depends on it
     bool has_lse = false;
     float scale = 1;
     float factor = 1;       ///< scale * log2(e): scores in powers of two
@@ -97,8 +98,8 @@ struct Call {
     bool dq_direct = false;       ///< the first part of dq grows where dq goes
 };
 
-/// How one entry's forward work is cut up. Depends on the entry's own sizes alone, so neither the batch nor the number
-/// of threads changes a bit of the result.
+/// How one entry's forward work is cut up. What changes a bit of the result depends on the entry's own sizes alone, not
+/// on the batch or the number of threads. How many tiles a task has changes none: tiles know nothing of each other.
 struct Split {
     std::int64_t tiles = 0;  ///< row tiles of one key/value head
     std::int64_t tiles_per_task = 1;
@@ -141,6 +142,16 @@ ForwardPlan plan_forward(const Call& call, detail::Pool& pool, std::int64_t valu
 /// nothing in so few rows. Asking for the next head costs 4 % where it lies in the caches and gains 20 to 27 % where
 /// not.
 bool has_far_heads(const Call& call);
+
+/// Are dot products of bf16 pairs no faster than products of floats on this CPU? Then it is quicker to widen them.
+/// Intel's run on one of two pipes; AMD's as fast as those of floats. By the maker of the CPU.
+bool pairs_are_slow();
+
+/// So few for each thread that their order decides when the last one ends: the longest first. Two threads share a cache
+/// and gain more from tasks of one head in a row.
+inline __attribute__((always_inline)) bool has_few_tasks(std::int64_t tasks, int threads) {
+    return threads > 2 && tasks < 16 * std::int64_t{threads};
+}
 
 Sequence sequence_of(const Call& call, std::int64_t b);
 

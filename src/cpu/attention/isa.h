@@ -5,10 +5,21 @@
 #include "cpu/attention/forward/short.h"
 #include "cpu/attention/weights.h"
 #include "cpu/isa/tables.h"
+#if defined(__AMX_BF16__) || defined(HEED_MODEL_TILES)
+#include "cpu/matmul/tiles.h"
+#endif
 
 /// Attention for one instruction set: what the files of isa/ instantiate.
 
 namespace heed::cpu {
+
+#if defined(HEED_MODEL_TILES)
+using PairProduct = TileProduct<Bf16Product, ModelTiles>;
+#elif defined(__AMX_BF16__)
+using PairProduct = TileProduct<Bf16Product, AmxTiles>;
+#elif defined(__AVX512BF16__)
+using PairProduct = Bf16Product;
+#endif
 
 /// Short plain sequences: whole heads, several in a row for whoever claims them, as a claim waits for the other
 /// threads'.
@@ -30,7 +41,8 @@ bool forward_short(detail::Pool& pool, const Call& call, const ForwardPlan& plan
 }
 
 template <class Isa, class Product>
-void forward_with(detail::Pool& pool, const Call& call) {
+void forward_with(detail::Pool& pool, Call call) {
+    call.threads = pool.threads();
     using Kernel = Forward<Isa, Product>;
     using Scratch = ForwardScratch<Isa, Product>;
     const Sizes<Isa, Product> z(call);
@@ -46,18 +58,19 @@ void forward_with(detail::Pool& pool, const Call& call) {
         float* rows = memory + split.tile_rows * z.value_stride;
         return Partial{memory, rows, rows + split.tile_rows};
     };
+    const bool turns = call.pattern || has_few_tasks(plan.tasks, call.threads);
     const auto task_at = [&](std::int64_t task) {
         const std::int64_t b = plan.entry_of_task(call.batch, task);
         const Sequence s = sequence_of(call, b);
         const Split split = plan.split_of(call, s);
         // One head after the other, so that its keys and values are still in the last cache; of a head the last rows
-        // first: under a causal mask they have the most to do. With a pattern any rows may have, so that the heads take
-        // turns: nobody is left alone with the longest task of the last one.
+        // first: under a causal mask they have the most to do. With a pattern any rows may have, and where threads have
+        // few tasks each the last one counts, so that the heads take turns: nobody is left alone with the longest.
         std::int64_t n = task - plan.entries[b].first_task;
         const std::int64_t part = n % split.key_parts;
         n /= split.key_parts;
-        const std::int64_t g = call.pattern ? n % call.kv_heads : n / split.row_blocks;
-        const std::int64_t rows = call.pattern ? n / call.kv_heads : n % split.row_blocks;
+        const std::int64_t g = turns ? n % call.kv_heads : n / split.row_blocks;
+        const std::int64_t rows = turns ? n / call.kv_heads : n % split.row_blocks;
         const std::int64_t first = (split.row_blocks - 1 - rows) * split.tiles_per_task;
         const std::int64_t tiles = smaller(split.tiles_per_task, split.tiles - first);
         const std::int64_t key_begin = part * split.part_keys;
@@ -66,6 +79,7 @@ void forward_with(detail::Pool& pool, const Call& call) {
     };
     detail::parallel(pool, plan.tasks, plan.effort, [&](std::int64_t task, int worker) {
         const auto [s, split, b, g, part, first, tiles, key_begin, key_end] = task_at(task);
+        [[maybe_unused]] const typename SessionOf<Product>::Type session;
         if (Decode<Isa>::takes(call, split)) {
             typename Decode<Isa>::Scratch scratch;
             const std::size_t bytes = Decode<Isa>::Scratch::layout(call, nullptr, nullptr);
@@ -131,6 +145,7 @@ void backward_with(detail::Pool& pool, const Call& call) {
         const BackwardPlan plan = plan_backward(call, pool, first, bytes_per_key);
         const detail::Effort effort = detail::effort_for(plan.operations);
         detail::parallel(pool, plan.tasks, effort, [&](std::int64_t task, int worker) {
+            [[maybe_unused]] const typename SessionOf<Product>::Type session;
             for_each_chunk(call, plan, task, [&](std::int64_t b, std::int64_t g, std::int64_t n) {
                 const Sequence s = sequence_of(call, b);
                 const BackwardSplit split = split_backward(call, s, bytes_per_key);
@@ -180,6 +195,7 @@ void weights_with(const Call& call, detail::Scratch& scratch, std::int64_t b, st
                   std::int64_t count, std::int64_t stride, float* out) {
     const Sequence s = sequence_of(call, b);
     const Keys keys = keys_of(call, s);
+    [[maybe_unused]] const typename SessionOf<Product>::Type session;
     for (std::int64_t first = 0; first < count; first += most_rows) {
         RowTile tile;
         fill_listed_rows(call, s, keys, b, h, rows + first, smaller<std::int64_t>(most_rows, count - first), Isa::lanes,
@@ -200,9 +216,10 @@ template <class Function, class Others>
 HEED_INLINE void with_product(const AttentionProblem& problem, Function&& function, [[maybe_unused]] Others&& others) {
     const Call call = make_call(problem);
 #if defined(__AVX512BF16__)
+    const bool slow = !UsesTiles<PairProduct> && pairs_are_slow();
     const bool stored =
         call.pages == nullptr || (call.pages->k.storage == KvStorage::bf16 && call.pages->v.storage == KvStorage::bf16);
-    if (call.q.dtype == DType::bf16 && stored) { return function.template operator()<Bf16Product>(call); }
+    if (call.q.dtype == DType::bf16 && stored && !slow) { return function.template operator()<PairProduct>(call); }
     others(avx512_kernels.attention);
 #else
     function.template operator()<FloatProduct>(call);

@@ -1,9 +1,12 @@
 #include "cpu/layers/tables.h"
 
+#include "cpu/amx.h"
+
 namespace heed::cpu {
 
 const LayerKernels& layers_of(const Kernels& kernels) {
 #if defined(HEED_HAS_AVX512BF16)
+    if (&kernels == &amx_kernels) { return avx512_layers; }
     if (&kernels == &avx512bf16_kernels) { return avx512_layers; }
 #endif
 #if defined(HEED_HAS_AVX512)

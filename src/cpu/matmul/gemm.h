@@ -31,6 +31,21 @@ struct Bf16Product {
 };
 #endif
 
+/// A product that computes on tiles (tiles.h) wants them ready for as long as it is used.
+template <class Product>
+concept UsesTiles = requires {
+    typename Product::Session;
+};
+struct NoSession {};
+template <class Product>
+struct SessionOf {
+    using Type = NoSession;
+};
+template <UsesTiles Product>
+struct SessionOf<Product> {
+    using Type = typename Product::Session;
+};
+
 /// How A lies in memory: element (m, k) at m*stride + k, or at m + k*stride.
 enum class Walk { along_row, along_column };
 
@@ -150,6 +165,12 @@ template <class Isa, class Product, int L, Walk W, class Beside = NothingBeside>
 HEED_APART void matrix_set(const float* a, std::int64_t a_stride, const float* b, std::int64_t b_stride,
                            std::int64_t depth, float* c, std::int64_t c_stride, std::int64_t rows, int vectors,
                            float* largest = nullptr, Beside&& beside = {}) {
+    if constexpr (UsesTiles<Product> && L == 16) {
+        if (Product::template set<Isa, W>(a, a_stride, b, b_stride, depth, c, c_stride, rows, vectors, largest,
+                                          beside)) {
+            return;
+        }
+    }
     const std::int64_t a_step = W == Walk::along_row ? a_stride : 1;
     constexpr int step = Registers<Isa>::widest;
     for (int first = 0; first < vectors; first += step) {
@@ -179,6 +200,11 @@ template <class Isa, class Product, int L, Walk W, class Span, class Beside = No
 HEED_APART void matrix_add(const float* a, std::int64_t a_stride, const float* b, std::int64_t b_stride, float* c,
                            std::int64_t c_stride, std::int64_t rows, int vectors, Old old, const float* factor,
                            Span span, Beside&& beside = {}) {
+    if constexpr (UsesTiles<Product> && L == 16) {
+        Product::template add_to<Isa, W>(a, a_stride, b, b_stride, c, c_stride, rows, vectors, old, factor, span,
+                                         beside);
+        return;
+    }
     const std::int64_t a_step = W == Walk::along_row ? a_stride : 1;
     const std::int64_t a_depth = W == Walk::along_row ? 1 : a_stride;
     constexpr int step = Registers<Isa>::widest;

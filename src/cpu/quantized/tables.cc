@@ -6,7 +6,7 @@ namespace heed::cpu {
 
 const QuantizedKernels& quantized_of(const Kernels& kernels) {
 #if defined(HEED_HAS_AVX512BF16)
-    if (&kernels == &avx512bf16_kernels) { return avx512bf16_quantized; }
+    if (&kernels == &avx512bf16_kernels || &kernels == &amx_kernels) { return avx512bf16_quantized; }
 #endif
 #if defined(HEED_HAS_AVX2)
 #if defined(HEED_HAS_AVX512)

@@ -83,6 +83,7 @@ BackwardPlan plan_backward(const Call& c, detail::Pool& pool, std::int64_t first
     }
     plan.tasks = (plan.loop_entries ? 1 : plan.entries) * (plan.loop_heads ? 1 : c.kv_heads) *
                  (plan.loop_chunks ? 1 : plan.most_chunks);
+    plan.longest_first = has_few_tasks(plan.tasks, pool.threads());
     const auto slots = static_cast<std::size_t>(plan.entries * c.heads);
     const std::size_t doubles = slots * static_cast<std::size_t>(plan.most_chunks + 1);
     const auto whole_lines = [](std::size_t bytes) { return (bytes + 63) / 64 * 64; };

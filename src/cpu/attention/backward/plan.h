@@ -43,6 +43,7 @@ struct BackwardPlan {
     double* slope_parts = nullptr;  ///< [entries][heads][most_chunks]
     double* sink_parts = nullptr;   ///< [entries][heads]
     double operations = 0;
+    bool longest_first = false;
 };
 
 BackwardSplit split_backward(const Call& call, const Sequence& s, std::int64_t bytes_per_key);
@@ -69,9 +70,12 @@ inline __attribute__((always_inline)) void for_each_chunk(const Call& call, cons
                                                           Visit visit) {
     const std::int64_t chunks = plan.loop_chunks ? 1 : plan.most_chunks;
     const std::int64_t heads = plan.loop_heads ? 1 : call.kv_heads;
-    const std::int64_t chunk = task % chunks;
-    const std::int64_t g = task / chunks % heads;
-    const std::int64_t entry = task / chunks / heads;
+    // Chunk after chunk where threads have few tasks each: under a causal mask the first has the most to do.
+    const std::int64_t tasks_of_chunk = plan.tasks / chunks;
+    const std::int64_t chunk = plan.longest_first ? task / tasks_of_chunk : task % chunks;
+    const std::int64_t head_task = plan.longest_first ? task % tasks_of_chunk : task / chunks;
+    const std::int64_t g = head_task % heads;
+    const std::int64_t entry = head_task / heads;
     for (std::int64_t b = plan.loop_entries ? 0 : entry; b < (plan.loop_entries ? plan.entries : entry + 1); ++b) {
         for (std::int64_t head = plan.loop_heads ? 0 : g; head < (plan.loop_heads ? call.kv_heads : g + 1); ++head) {
             for (std::int64_t c = plan.loop_chunks ? 0 : chunk; c < (plan.loop_chunks ? plan.most_chunks : chunk + 1);

@@ -87,7 +87,7 @@ private:
 
     /// Is there a kernel for more rows, four at a time? Not for pairs of bf16, whose rows are few enough for the other.
     static HEED_INLINE bool in_fours(const Call& call) {
-#if defined(__AVX512F__) && !defined(__AVX512BF16__)
+#if defined(__AVX512F__) && (!defined(__AVX512BF16__) || defined(HEED_WIDENS_BF16))
         if (in_bytes(call)) { return true; }
         const bool sizes = call.head_size == call.value_size && (call.head_size == 64 || call.head_size == 128);
         if (!sizes) { return false; }
@@ -103,7 +103,12 @@ private:
     template <class Function>
     static HEED_INLINE void with_readers(const Call& call, const HeadRows& k, const HeadRows& v, Function&& function) {
         const bool whole = k.column == 1 && v.column == 1 && call.head_size % L == 0 && call.value_size % L == 0;
-#if defined(__AVX512BF16__)
+#if defined(HEED_WIDENS_BF16)
+        if (whole && call.head_size % (2 * L) == 0 && call.value_size % (2 * L) == 0) {
+            return function.template operator()<PartedRows<L>, PartedRows<L>, false>();
+        }
+        if (whole) { return function.template operator()<Bf16Rows, Bf16Rows, false>(); }
+#elif defined(__AVX512BF16__)
         if (whole && call.head_size % (2 * L) == 0 && call.value_size % WovenRows::columns == 0) {
             return function.template operator()<PairRows, WovenRows, false>();
         }

@@ -309,7 +309,7 @@ private:
                                 const float* scores, const RowState& state, float* alpha, float* pairs,
                                 Progress& progress, const Scratch& scratch) {
         PairWeights<Isa, L, Rough> weights(tile, block, scored.factor, scores, scratch.now, pairs);
-        if constexpr (L == Isa::lanes) {
+        if constexpr (L == Isa::lanes && !UsesTiles<Product>) {
             if (progress.waiting.tile != nullptr) {
                 add_values(call, progress, scratch, [&](auto&&... of) {
                     matrix_add_beside<Isa, Product, Rough>(of..., weights, progress.ahead);
