@@ -98,9 +98,7 @@ std::vector<std::size_t> best(std::size_t size, std::size_t count, const Score& 
 class BeamSearch {
 public:
     BeamSearch(const Plan& plan, const std::vector<std::int64_t>& prompt)
-        : plan_(plan),
-          prompt_(static_cast<std::int64_t>(prompt.size())),
-          beams_(static_cast<std::size_t>(plan.options.num_beams)) {
+        : plan_(plan), beams_(static_cast<std::size_t>(plan.options.num_beams)) {
         running_.assign(beams_, {.text = prompt});
         running_[0].score = 0;
         finished_.assign(beams_, {.text = prompt});
@@ -171,8 +169,9 @@ private:
     }
 
     bool improvement_possible() {
-        const bool longest = plan_.options.early_stopping == EarlyStopping::never && plan_.options.length_penalty > 0;
-        const double length = static_cast<double>(longest ? plan_.options.max_new_tokens : made_);
+        const bool to_the_end =
+            plan_.options.early_stopping == EarlyStopping::never && plan_.options.length_penalty > 0;
+        const double length = static_cast<double>(to_the_end ? plan_.options.max_new_tokens : made_);
         const float most = running_[0].score / static_cast<float>(std::pow(length, plan_.options.length_penalty));
         const float least = std::ranges::min_element(finished_, {}, &Beam::score)->score;
         open_ = open_ && std::ranges::any_of(
@@ -181,7 +180,6 @@ private:
     }
 
     const Plan& plan_;
-    std::int64_t prompt_;
     std::size_t beams_;
     std::int64_t made_ = 0;
     bool open_ = true;  ///< a running beam may still become better than a finished one

@@ -9,8 +9,8 @@
 namespace heed {
 namespace {
 
-using shape_limit::rows;
-using shape_limit::width;
+constexpr std::int64_t most_rows = shape_limit::rows;
+constexpr std::int64_t most_width = shape_limit::width;
 
 constexpr double largest_number = 1e9;
 
@@ -69,13 +69,13 @@ void decoder_of(ModelConfig& m) {
 /// Ids that generation needs; generation_config.json may say otherwise later.
 void read_tokens(const ConfigReader& c, ModelConfig& m) {
     const auto one = [&](std::string_view key) -> std::optional<std::int64_t> {
-        const auto found = c.integers(key, -1, rows);
+        const auto found = c.integers(key, -1, most_rows);
         if (found.empty() || found[0] < 0) { return std::nullopt; }
         return found[0];
     };
     m.bos = one("bos_token_id");
     m.pad = one("pad_token_id");
-    m.eos = c.integers("eos_token_id", -1, rows);
+    m.eos = c.integers("eos_token_id", -1, most_rows);
     std::erase_if(m.eos, [](std::int64_t id) { return id < 0; });
     m.decoder_start = one("decoder_start_token_id");
     m.forced_bos = one("forced_bos_token_id");
@@ -93,13 +93,13 @@ ModelConfig gpt2(const ConfigReader& c) {
     refuse_true(c, "add_cross_attention");
     ModelConfig m;
     decoder_of(m);
-    m.d_model = c.integer({"n_embd", "hidden_size"}, 1, width);
+    m.d_model = c.integer({"n_embd", "hidden_size"}, 1, most_width);
     LayerConfig layer = biased_layer();
-    const std::int64_t heads = c.integer({"n_head", "num_attention_heads"}, 1, width);
+    const std::int64_t heads = c.integer({"n_head", "num_attention_heads"}, 1, most_width);
     same_heads(layer.attention, heads,
                shared_out(c, c.has("n_head") ? "n_head" : "num_attention_heads", m.d_model, heads));
     if (!c.boolean_or("scale_attn_weights", true)) { layer.attention.scale = 1; }
-    layer.feed_forward.size = c.integer_or({"n_inner"}, 1, width, 4 * m.d_model);
+    layer.feed_forward.size = c.integer_or({"n_inner"}, 1, most_width, 4 * m.d_model);
     layer.feed_forward.activation = activation_in(c, "activation_function", "gelu_new");
     stack_of(m.decoder, layers_of(c, {"n_layer", "num_hidden_layers"}), layer);
     if (c.boolean_or("scale_attn_by_inverse_layer_idx", false)) {
@@ -110,8 +110,8 @@ ModelConfig gpt2(const ConfigReader& c) {
         }
     }
     m.decoder.norm = layer_norm_config(epsilon(c, "layer_norm_epsilon", 1e-5));
-    m.vocab = c.integer({"vocab_size"}, 1, rows);
-    m.max_positions = c.integer({"n_positions", "max_position_embeddings"}, 1, rows);
+    m.vocab = c.integer({"vocab_size"}, 1, most_rows);
+    m.max_positions = c.integer({"n_positions", "max_position_embeddings"}, 1, most_rows);
     m.decoder.positions = {.kind = PositionKind::learned, .rows = m.max_positions};
     m.head->tied = c.boolean_or("tie_word_embeddings", true);
     m.dropout = probability(c, "resid_pdrop", 0.1);
@@ -123,9 +123,9 @@ ModelConfig bloom(const ConfigReader& c) {
     refuse_true(c, "apply_residual_connection_post_layernorm");
     ModelConfig m;
     decoder_of(m);
-    m.d_model = c.integer({"hidden_size", "n_embed"}, 1, width);
+    m.d_model = c.integer({"hidden_size", "n_embed"}, 1, most_width);
     LayerConfig layer = biased_layer();
-    const std::int64_t heads = c.integer({"n_head", "num_attention_heads"}, 1, width);
+    const std::int64_t heads = c.integer({"n_head", "num_attention_heads"}, 1, most_width);
     same_heads(layer.attention, heads,
                shared_out(c, c.has("n_head") ? "n_head" : "num_attention_heads", m.d_model, heads));
     layer.feed_forward.size = 4 * m.d_model;
@@ -134,8 +134,8 @@ ModelConfig bloom(const ConfigReader& c) {
     m.decoder.norm = layer_norm_config(epsilon(c, "layer_norm_epsilon", 1e-5));
     m.decoder.embedding_norm = true;
     m.decoder.positions.kind = PositionKind::alibi;
-    m.vocab = c.integer({"vocab_size"}, 1, rows);
-    m.max_positions = c.integer_or({"seq_length"}, 1, rows, 0);
+    m.vocab = c.integer({"vocab_size"}, 1, most_rows);
+    m.max_positions = c.integer_or({"seq_length"}, 1, most_rows, 0);
     m.head->tied = c.boolean_or("tie_word_embeddings", true);
     m.dropout = probability(c, "hidden_dropout", 0);
     m.attention_dropout = probability(c, "attention_dropout", 0);
@@ -168,18 +168,18 @@ void rotate_layers(const ConfigReader& c, StackConfig& stack) {
 ModelConfig gpt_neox(const ConfigReader& c) {
     ModelConfig m;
     decoder_of(m);
-    m.d_model = c.integer({"hidden_size"}, 1, width);
+    m.d_model = c.integer({"hidden_size"}, 1, most_width);
     LayerConfig layer = biased_layer();
-    const std::int64_t heads = c.integer({"num_attention_heads"}, 1, width);
+    const std::int64_t heads = c.integer({"num_attention_heads"}, 1, most_width);
     same_heads(layer.attention, heads, shared_out(c, "num_attention_heads", m.d_model, heads));
     layer.attention.qkv_bias = layer.attention.output_bias = c.boolean_or("attention_bias", true);
-    layer.feed_forward.size = c.integer({"intermediate_size"}, 1, width);
+    layer.feed_forward.size = c.integer({"intermediate_size"}, 1, most_width);
     layer.feed_forward.activation = activation_in(c, "hidden_act", "gelu");
     stack_of(m.decoder, layers_of(c, {"num_hidden_layers"}), layer);
     m.decoder.norm = layer_norm_config(epsilon(c, "layer_norm_eps", 1e-5));
     m.decoder.placement = c.boolean_or("use_parallel_residual", true) ? Placement::parallel : Placement::pre;
-    m.vocab = c.integer({"vocab_size"}, 1, rows);
-    m.max_positions = c.integer_or({"max_position_embeddings"}, 1, rows, 0);
+    m.vocab = c.integer({"vocab_size"}, 1, most_rows);
+    m.max_positions = c.integer_or({"max_position_embeddings"}, 1, most_rows, 0);
     m.head->tied = c.boolean_or("tie_word_embeddings", false);
     m.dropout = probability(c, "hidden_dropout", 0);
     m.attention_dropout = probability(c, "attention_dropout", 0);
@@ -197,21 +197,21 @@ ModelConfig bert(const ConfigReader& c) {
     }
     ModelConfig m;
     m.kind = ModelKind::encoder;
-    m.d_model = c.integer({"hidden_size"}, 1, width);
+    m.d_model = c.integer({"hidden_size"}, 1, most_width);
     LayerConfig layer = biased_layer();
-    const std::int64_t heads = c.integer({"num_attention_heads"}, 1, width);
+    const std::int64_t heads = c.integer({"num_attention_heads"}, 1, most_width);
     same_heads(layer.attention, heads, shared_out(c, "num_attention_heads", m.d_model, heads));
-    layer.feed_forward.size = c.integer({"intermediate_size"}, 1, width);
+    layer.feed_forward.size = c.integer({"intermediate_size"}, 1, most_width);
     layer.feed_forward.activation = activation_in(c, "hidden_act", "gelu");
     stack_of(m.encoder, layers_of(c, {"num_hidden_layers"}), layer);
     m.encoder.norm = layer_norm_config(epsilon(c, "layer_norm_eps", 1e-12));
     m.encoder.placement = Placement::post;
     m.encoder.embedding_norm = true;
     m.encoder.final_norm = false;
-    m.vocab = c.integer({"vocab_size"}, 1, rows);
-    m.max_positions = c.integer({"max_position_embeddings"}, 1, rows);
+    m.vocab = c.integer({"vocab_size"}, 1, most_rows);
+    m.max_positions = c.integer({"max_position_embeddings"}, 1, most_rows);
     m.encoder.positions = {.kind = PositionKind::learned, .rows = m.max_positions};
-    m.token_types = c.integer_or({"type_vocab_size"}, 1, width, 2);
+    m.token_types = c.integer_or({"type_vocab_size"}, 1, most_width, 2);
     m.head->tied = c.boolean_or("tie_word_embeddings", true);
     m.head->bias = m.head->transform = true;
     m.head->transform_activation = layer.feed_forward.activation;
@@ -223,7 +223,7 @@ ModelConfig bert(const ConfigReader& c) {
 ModelConfig roberta(const ConfigReader& c) {
     ModelConfig m = bert(c);
     m.head->transform_activation = Activation::gelu;
-    const std::int64_t pad = c.integer_or({"pad_token_id"}, 0, rows, 1);
+    const std::int64_t pad = c.integer_or({"pad_token_id"}, 0, most_rows, 1);
     m.encoder.positions.skip_padding = pad;
     m.max_positions -= pad + 1;
     if (m.max_positions < 1) { c.refuse("max_position_embeddings", "more than pad_token_id + 1"); }
@@ -233,19 +233,19 @@ ModelConfig roberta(const ConfigReader& c) {
 ModelConfig modernbert(const ConfigReader& c) {
     ModelConfig m;
     m.kind = ModelKind::encoder;
-    m.d_model = c.integer({"hidden_size"}, 1, width);
+    m.d_model = c.integer({"hidden_size"}, 1, most_width);
     LayerConfig layer;
-    const std::int64_t heads = c.integer({"num_attention_heads"}, 1, width);
+    const std::int64_t heads = c.integer({"num_attention_heads"}, 1, most_width);
     same_heads(layer.attention, heads, shared_out(c, "num_attention_heads", m.d_model, heads));
     layer.attention.qkv_bias = layer.attention.output_bias = c.boolean_or("attention_bias", false);
-    layer.feed_forward.size = c.integer({"intermediate_size"}, 1, width);
+    layer.feed_forward.size = c.integer({"intermediate_size"}, 1, most_width);
     layer.feed_forward.gated = true;
     layer.feed_forward.bias = c.boolean_or("mlp_bias", false);
     layer.feed_forward.activation = activation_in(c, "hidden_activation", "gelu");
     stack_of(m.encoder, layers_of(c, {"num_hidden_layers"}), layer);
     m.encoder.layers[0].attention.norm = false;
-    const std::int64_t reach = c.integer_or({"local_attention"}, 1, rows, 128) / 2;
-    const std::int64_t every = c.integer_or({"global_attn_every_n_layers"}, 1, width, 3);
+    const std::int64_t reach = c.integer_or({"local_attention"}, 1, most_rows, 128) / 2;
+    const std::int64_t every = c.integer_or({"global_attn_every_n_layers"}, 1, most_width, 3);
     const std::vector<std::string> types = c.texts("layer_types");
     for (std::size_t i = 0; i < m.encoder.layers.size(); ++i) {
         const bool slides = types.empty() ? static_cast<std::int64_t>(i) % every != 0
@@ -254,8 +254,8 @@ ModelConfig modernbert(const ConfigReader& c) {
     }
     m.encoder.norm = layer_norm_config(epsilon(c, "norm_eps", 1e-5), c.boolean_or("norm_bias", false));
     m.encoder.embedding_norm = true;
-    m.vocab = c.integer({"vocab_size"}, 1, rows);
-    m.max_positions = c.integer_or({"max_position_embeddings"}, 1, rows, 0);
+    m.vocab = c.integer({"vocab_size"}, 1, most_rows);
+    m.max_positions = c.integer_or({"max_position_embeddings"}, 1, most_rows, 0);
     m.head->tied = c.boolean_or("tie_word_embeddings", true);
     m.head->bias = c.boolean_or("decoder_bias", true);
     m.head->transform = true;
@@ -272,16 +272,16 @@ ModelConfig modernbert(const ConfigReader& c) {
 ModelConfig gated_decoder(const ConfigReader& c, LayerConfig& layer, double usual_eps = 1e-6) {
     ModelConfig m;
     decoder_of(m);
-    m.d_model = c.integer({"hidden_size"}, 1, width);
-    layer.attention.heads = c.integer({"num_attention_heads"}, 1, width);
+    m.d_model = c.integer({"hidden_size"}, 1, most_width);
+    layer.attention.heads = c.integer({"num_attention_heads"}, 1, most_width);
     layer.attention.qkv_bias = layer.attention.output_bias = c.boolean_or("attention_bias", false);
-    layer.feed_forward.size = c.integer({"intermediate_size"}, 1, width);
+    layer.feed_forward.size = c.integer({"intermediate_size"}, 1, most_width);
     layer.feed_forward.gated = true;
     layer.feed_forward.bias = c.boolean_or("mlp_bias", false);
     layer.feed_forward.activation = activation_in(c, "hidden_act", "silu");
     m.decoder.norm = {.kind = NormKind::rms_norm, .eps = epsilon(c, "rms_norm_eps", usual_eps)};
-    m.vocab = c.integer({"vocab_size"}, 1, rows);
-    m.max_positions = c.integer_or({"max_position_embeddings"}, 1, rows, 0);
+    m.vocab = c.integer({"vocab_size"}, 1, most_rows);
+    m.max_positions = c.integer_or({"max_position_embeddings"}, 1, most_rows, 0);
     m.head->tied = c.boolean_or("tie_word_embeddings", false);
     m.attention_dropout = probability(c, "attention_dropout", 0);
     return m;
@@ -297,7 +297,7 @@ ModelConfig grouped_decoder(const ConfigReader& c, LayerConfig& layer, double us
         c.refuse("num_key_value_heads", "a divisor of the " + std::to_string(attention.heads) + " heads");
     }
     const bool given = c.has("head_dim") || usual_head > 0;
-    attention.head_size = given ? c.integer_or({"head_dim"}, 1, width, usual_head)
+    attention.head_size = given ? c.integer_or({"head_dim"}, 1, most_width, usual_head)
                                 : shared_out(c, "num_attention_heads", m.d_model, attention.heads);
     attention.value_size = attention.head_size;
     return m;
@@ -356,9 +356,9 @@ ModelConfig mistral(const ConfigReader& c) { return mistral_like(c, 1e-6, 4096, 
 ModelConfig mixtral(const ConfigReader& c) {
     LayerConfig layer;
     ExpertConfig& experts = layer.feed_forward.experts;
-    experts.routed = c.integer_or({"num_local_experts"}, 1, width, 8);
+    experts.routed = c.integer_or({"num_local_experts"}, 1, most_width, 8);
     experts.active = c.integer_or({"num_experts_per_tok"}, 1, experts.routed, 2);
-    experts.size = c.integer({"intermediate_size"}, 1, width);
+    experts.size = c.integer({"intermediate_size"}, 1, most_width);
     return mistral_like(c, 1e-5, 0, layer);
 }
 
@@ -441,7 +441,7 @@ ModelConfig gpt_oss(const ConfigReader& c) {
     layer.attention.qkv_bias = layer.attention.output_bias = c.boolean_or("attention_bias", true);
     layer.attention.sinks = true;
     ExpertConfig& experts = layer.feed_forward.experts;
-    experts.routed = c.integer_or({"num_local_experts"}, 1, width, 128);
+    experts.routed = c.integer_or({"num_local_experts"}, 1, most_width, 128);
     experts.active = c.integer_or({"num_experts_per_tok", "experts_per_token"}, 1, experts.routed, 4);
     experts.size = layer.feed_forward.size;
     experts.score = ExpertConfig::Score::softmax_chosen;
@@ -476,10 +476,10 @@ struct DeepseekVersion {
 };
 
 void deepseek_experts(const ConfigReader& c, const DeepseekVersion& version, ExpertConfig& experts) {
-    experts.routed = c.integer({"n_routed_experts"}, 1, width);
+    experts.routed = c.integer({"n_routed_experts"}, 1, most_width);
     experts.active = c.integer({"num_experts_per_tok"}, 1, experts.routed);
-    experts.shared = c.integer_or({"n_shared_experts"}, 0, width, 0);
-    experts.size = c.integer({"moe_intermediate_size"}, 1, width);
+    experts.shared = c.integer_or({"n_shared_experts"}, 0, most_width, 0);
+    experts.size = c.integer({"moe_intermediate_size"}, 1, most_width);
     experts.scale = c.number_or("routed_scaling_factor", -largest_number, largest_number, version.sigmoid ? 2.5 : 1);
     experts.correction_bias = version.sigmoid;
     experts.score = version.sigmoid ? ExpertConfig::Score::sigmoid : ExpertConfig::Score::softmax;
@@ -508,11 +508,11 @@ ModelConfig deepseek(const ConfigReader& c, const DeepseekVersion& version) {
     ModelConfig m = gated_decoder(c, layer);
     AttentionConfig& attention = layer.attention;
     LatentAttention latent;
-    latent.query_rank = c.integer_or({"q_lora_rank"}, 1, width, 0);
-    latent.kv_rank = c.integer({"kv_lora_rank"}, 1, width);
-    latent.nope_size = c.integer({"qk_nope_head_dim"}, 1, width);
-    latent.rope_size = c.integer({"qk_rope_head_dim"}, 1, width);
-    latent.value_size = c.integer({"v_head_dim"}, 1, width);
+    latent.query_rank = c.integer_or({"q_lora_rank"}, 1, most_width, 0);
+    latent.kv_rank = c.integer({"kv_lora_rank"}, 1, most_width);
+    latent.nope_size = c.integer({"qk_nope_head_dim"}, 1, most_width);
+    latent.rope_size = c.integer({"qk_rope_head_dim"}, 1, most_width);
+    latent.value_size = c.integer({"v_head_dim"}, 1, most_width);
     attention.latent = latent;
     attention.kv_heads = attention.heads;
     attention.head_size = latent.nope_size + latent.rope_size;
@@ -543,14 +543,14 @@ ModelConfig translator(const ConfigReader& c) {
     if (c.boolean_or("normalize_before", false)) { c.refuse("normalize_before", "false"); }
     ModelConfig m;
     m.kind = ModelKind::encoder_decoder;
-    m.d_model = c.integer({"d_model", "hidden_size"}, 1, width);
+    m.d_model = c.integer({"d_model", "hidden_size"}, 1, most_width);
     LayerConfig layer = biased_layer();
     layer.feed_forward.activation = activation_in(c, "activation_function", "gelu");
     const auto stack = [&](StackConfig& out, std::string_view heads_key, std::string_view ffn_key,
                            std::string_view layers_key) {
-        const std::int64_t heads = c.integer({heads_key}, 1, width);
+        const std::int64_t heads = c.integer({heads_key}, 1, most_width);
         same_heads(layer.attention, heads, shared_out(c, heads_key, m.d_model, heads));
-        layer.feed_forward.size = c.integer({ffn_key}, 1, width);
+        layer.feed_forward.size = c.integer({ffn_key}, 1, most_width);
         stack_of(out, layers_of(c, {layers_key}), layer);
         out.norm = layer_norm_config(1e-5);
         out.placement = Placement::post;
@@ -559,8 +559,8 @@ ModelConfig translator(const ConfigReader& c) {
     stack(m.decoder, "decoder_attention_heads", "decoder_ffn_dim", "decoder_layers");
     stack(m.encoder, "encoder_attention_heads", "encoder_ffn_dim", "encoder_layers");
     m.decoder.causal = m.decoder.cross = true;
-    m.vocab = c.integer({"vocab_size"}, 1, rows);
-    m.max_positions = c.integer({"max_position_embeddings"}, 1, rows - 2);
+    m.vocab = c.integer({"vocab_size"}, 1, most_rows);
+    m.max_positions = c.integer({"max_position_embeddings"}, 1, most_rows - 2);
     if (c.boolean_or("scale_embedding", false)) { m.embedding_scale = std::sqrt(static_cast<double>(m.d_model)); }
     if (!c.boolean_or("tie_word_embeddings", true)) { c.refuse("tie_word_embeddings", "true"); }
     m.head->bias = true;
@@ -590,7 +590,7 @@ ModelConfig marian(const ConfigReader& c) {
     if (!c.boolean_or("share_encoder_decoder_embeddings", true)) {
         c.refuse("share_encoder_decoder_embeddings", "true");
     }
-    if (c.integer_or({"decoder_vocab_size"}, 1, rows, m.vocab) != m.vocab) {
+    if (c.integer_or({"decoder_vocab_size"}, 1, most_rows, m.vocab) != m.vocab) {
         c.refuse("decoder_vocab_size", "the same as vocab_size, " + std::to_string(m.vocab));
     }
     return m;
@@ -599,12 +599,12 @@ ModelConfig marian(const ConfigReader& c) {
 ModelConfig t5(const ConfigReader& c) {
     ModelConfig m;
     m.kind = ModelKind::encoder_decoder;
-    m.d_model = c.integer({"d_model", "hidden_size"}, 1, width);
+    m.d_model = c.integer({"d_model", "hidden_size"}, 1, most_width);
     LayerConfig layer;
-    same_heads(layer.attention, c.integer({"num_heads", "num_attention_heads"}, 1, width),
-               c.integer({"d_kv", "head_dim"}, 1, width));
+    same_heads(layer.attention, c.integer({"num_heads", "num_attention_heads"}, 1, most_width),
+               c.integer({"d_kv", "head_dim"}, 1, most_width));
     layer.attention.scale = 1;
-    layer.feed_forward.size = c.integer({"d_ff"}, 1, width);
+    layer.feed_forward.size = c.integer({"d_ff"}, 1, most_width);
     std::string activation = c.text("feed_forward_proj").value_or("relu");
     layer.feed_forward.gated = activation.starts_with("gated-");
     if (layer.feed_forward.gated) { activation = activation.substr(6); }
@@ -620,10 +620,10 @@ ModelConfig t5(const ConfigReader& c) {
     for (StackConfig* stack : {&m.encoder, &m.decoder}) {
         stack->norm = {.kind = NormKind::rms_norm, .eps = epsilon(c, "layer_norm_epsilon", 1e-6)};
         stack->positions.kind = PositionKind::relative;
-        stack->positions.buckets.count = c.integer_or({"relative_attention_num_buckets"}, 2, width, 32);
-        stack->positions.buckets.max_distance = c.integer_or({"relative_attention_max_distance"}, 1, rows, 128);
+        stack->positions.buckets.count = c.integer_or({"relative_attention_num_buckets"}, 2, most_width, 32);
+        stack->positions.buckets.max_distance = c.integer_or({"relative_attention_max_distance"}, 1, most_rows, 128);
     }
-    m.vocab = c.integer({"vocab_size"}, 1, rows);
+    m.vocab = c.integer({"vocab_size"}, 1, most_rows);
     m.head->tied = c.boolean_or("tie_word_embeddings", true);
     if (c.boolean_or("scale_decoder_outputs", m.head->tied)) {
         m.head->scale = 1 / std::sqrt(static_cast<double>(m.d_model));
@@ -641,7 +641,7 @@ ModelConfig complete(const ConfigReader& c) {
     return m;
 }
 
-constexpr auto families = std::to_array<Family>({
+constexpr auto known_families = std::to_array<Family>({
     {"bart", complete<bart, true>, "BartModel", "BartForConditionalGeneration"},
     {"bert", complete<bert, true>, "BertModel", "BertForMaskedLM"},
     {"bloom", complete<bloom, false>, "BloomModel", "BloomForCausalLM"},
@@ -666,6 +666,6 @@ constexpr auto families = std::to_array<Family>({
 
 }  // namespace
 
-std::span<const Family> all_families() { return families; }
+std::span<const Family> all_families() { return known_families; }
 
 }  // namespace heed

@@ -108,14 +108,14 @@ void refuse_unknown_settings(const Object& settings) {
 }
 
 /// What all layers share.
-struct Model {
+struct RotaryModel {
     Object top;
     std::string type;
     std::int64_t head_size = 0;
     std::int64_t max_positions = 0;
     Pairing pairing = Pairing::halves;
 
-    explicit Model(const Object& config) : top(config) {
+    explicit RotaryModel(const Object& config) : top(config) {
         type = top.text("model_type", "");
         max_positions = top.integer("max_position_embeddings", largest_length)
                             .value_or(top.integer("n_positions", largest_length).value_or(0));
@@ -272,10 +272,10 @@ bool rotates(const Object& top, const std::string& type) {
                             "rotary_emb_base", "partial_rotary_factor"}) {
         if (top.value->contains(key)) { return true; }
     }
-    constexpr std::array families = {"llama",       "mistral",     "mixtral",    "qwen2", "qwen3",  "gemma",
+    constexpr std::array rotating = {"llama",       "mistral",     "mixtral",    "qwen2", "qwen3",  "gemma",
                                      "gemma2",      "gemma3_text", "phi",        "phi3",  "gptj",   "gpt_neox",
                                      "deepseek_v2", "deepseek_v3", "modernbert", "olmo2", "gpt_oss"};
-    return std::ranges::find(families, type) != families.end();
+    return std::ranges::find(rotating, type) != rotating.end();
 }
 
 std::vector<std::string> listed_layers(const Object& top) {
@@ -301,7 +301,7 @@ RopeConfig rope_from_config(std::string_view text) {
         fail_rope("rope_theta, rope_scaling or rope_parameters", "one of them, for a model with rotary positions",
                   "none in a model of type " + shown(top.text("model_type", "")));
     }
-    const Model model(top);
+    const RotaryModel model(top);
     RopeConfig config;
     config.head_size = model.head_size;
     config.max_positions = model.max_positions;

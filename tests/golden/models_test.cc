@@ -168,8 +168,8 @@ TEST_P(Models, LossAndGradients) {
     }
 }
 
-INSTANTIATE_TEST_SUITE_P(Golden, Models, ::testing::ValuesIn(model_names()), [](const auto& info) {
-    std::string name = info.param;
+INSTANTIATE_TEST_SUITE_P(Golden, Models, ::testing::ValuesIn(model_names()), [](const auto& chosen) {
+    std::string name = chosen.param;
     std::ranges::replace(name, '-', '_');
     return name;
 });

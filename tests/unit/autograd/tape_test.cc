@@ -28,8 +28,8 @@ Value cubed(Tape& tape, const Value& x) {
         .backward =
             [](Context&, std::span<const View> in, const View&, const View& dout, std::span<const MutableView> din) {
                 for (std::int64_t i = 0; i < dout.shape().elements(); ++i) {
-                    const double x = in[0].as<double>()[i];
-                    din[0].as<double>()[i] = 3 * x * x * dout.as<double>()[i];
+                    const double each = in[0].as<double>()[i];
+                    din[0].as<double>()[i] = 3 * each * each * dout.as<double>()[i];
                 }
             }};
     return tape.apply(operation, std::span(&x, 1), x.dtype(), x.shape());

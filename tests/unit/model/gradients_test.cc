@@ -129,7 +129,7 @@ TEST_P(ModelGradients, AgreeWithFiniteDifferences) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Kinds, ModelGradients, ::testing::ValuesIn(gradient_cases()),
-                         [](const auto& info) { return info.param.name; });
+                         [](const auto& chosen) { return chosen.param.name; });
 
 }  // namespace
 }  // namespace heed
