@@ -48,7 +48,7 @@ public:
     explicit operator bool() const { return present_; }
     DType dtype() const { return dtype_; }
     const Shape& shape() const { return shape_; }
-    std::int64_t extent(int axis) const { return axis < shape_.rank() ? shape_[axis] : 0; }
+    std::int64_t extent(int axis) const { return axis >= 0 && axis < shape_.rank() ? shape_[axis] : 0; }
     int rank() const { return shape_.rank(); }
 
     Device device() const { return device_; }

@@ -39,6 +39,26 @@ nb::object stored(const Cache& cache, std::int64_t layer, std::int64_t begin, st
     return copy_out(rows, nb::none());
 }
 
+/// "2 layers of kind 'attention' in 'f32', G 8, D 128, E 128"
+std::string contents(const CacheConfig& c) {
+    return std::to_string(c.layers) + (c.layers == 1 ? " layer" : " layers") + " of kind '" + word(c.kind, kinds) +
+           "' in '" + word(c.storage, storages) + "', G " + std::to_string(c.kv_heads) + ", D " +
+           std::to_string(c.head_size) + ", E " + std::to_string(c.value_size);
+}
+
+std::string describe_pool(const CachePool& pool) {
+    return "<heed.CachePool: " + std::to_string(pool.free_pages()) + " of " + std::to_string(pool.pages()) +
+           " pages free, of " + std::to_string(pool.config().page_size) + " tokens; " + contents(pool.config()) + ">";
+}
+
+std::string describe_cache(const Cache& cache) {
+    return ask(cache, [&] {
+        if (!cache) { return std::string("<heed.Cache: freed>"); }
+        return "<heed.Cache: " + std::to_string(cache.length()) + " tokens in " + std::to_string(cache.pages()) +
+               " pages (" + std::to_string(cache.shared_pages()) + " shared); " + contents(cache.pool().config()) + ">";
+    });
+}
+
 void bind_config(nb::module_& m) {
     fields<CacheConfig>(m, "CacheConfig",
                         R"doc(What a pool holds. Fields by name:
@@ -98,6 +118,7 @@ void bind_pool(nb::module_& m) {
 >>> pool.free_pages
 8)doc")
         .def(nb::init<const CacheConfig&>(), nb::arg("config"))
+        .def("__repr__", describe_pool)
         .def_prop_ro("config", [](const CachePool& self) { return self.config(); })
         .def_prop_ro("pages", &CachePool::pages)
         .def_prop_ro("free_pages", &CachePool::free_pages)
@@ -148,6 +169,7 @@ void bind_cache_types(nb::module_& m) {
 3)doc")
         .def(
             "__bool__", [](const Cache& self) { return static_cast<bool>(self); }, "False after free().")
+        .def("__repr__", describe_cache)
         .def_prop_ro("pool", [](const Cache& self) { return self.pool(); })
         .def_prop_ro(
             "length", [](const Cache& self) { return ask(self, [&] { return self.length(); }); },

@@ -3,13 +3,48 @@
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/string_view.h>
 
 #include <string>
+#include <string_view>
 #include <utility>
 
 namespace heed::python {
 
 namespace nb = nanobind;
+
+/// The values of an object's fields, in the order in which they were bound.
+template <class Data>
+nb::dict fields_of(nb::handle self, std::string_view derived) {
+    nb::dict values;
+    const nb::object members = nb::borrow(nb::type<Data>().attr("__dict__"));
+    for (const nb::handle name : members) {
+        if (PyObject_TypeCheck(nb::object(members[name]).ptr(), &PyProperty_Type) == 0) { continue; }
+        if (nb::cast<std::string_view>(name) != derived) { values[name] = self.attr(nb::str(name)); }
+    }
+    return values;
+}
+
+/// A value, by its fields alone: repr shows them, copies and pickles carry them. The constructor takes them by name;
+/// `derived` is a member that it does not take.
+template <class Data>
+void as_value(nb::class_<Data>& c, const char* derived = "") {
+    c.def("__repr__", [derived](nb::handle self) {
+        std::string text;
+        for (const auto [name, value] : fields_of<Data>(self, derived)) {
+            text += (text.empty() ? "" : ", ") + nb::cast<std::string>(name) + "=";
+            text += nb::cast<std::string>(nb::repr(value));
+        }
+        return "heed." + nb::cast<std::string>(nb::object(self.type().attr("__name__"))) + "(" + text + ")";
+    });
+    c.def(
+        "__reduce__",
+        [derived](nb::handle self) {
+            const nb::object partial = nb::module_::import_("functools").attr("partial");
+            return nb::make_tuple(partial(self.type(), **fields_of<Data>(self, derived)), nb::tuple());
+        },
+        nb::sig("def __reduce__(self) -> tuple[Any, ...]"));
+}
 
 /// Plain data with a constructor that takes every field by its name.
 template <class Data>
@@ -29,6 +64,7 @@ nb::class_<Data> fields(nb::module_& m, const char* name, const char* doc) {
             }
         },
         nb::sig("def __init__(self, **fields: Any) -> None"));
+    as_value(c);
     return c;
 }
 

@@ -121,22 +121,26 @@ void bind_infini_attention(nb::module_& m) {
                              R"doc(What Infini-attention carries from call to call: a memory of fixed size.
 
 Starts empty; the first call gives it its sizes. m, z, k, memory_k and v are copies, as NumPy arrays. It can be pickled
-and copied. InfiniMemory(m, z, segments) starts from a memory M [B,G,D,E], z [B,G,D] of whole segments.
+and copied. InfiniMemory(m, z) starts from a memory M [B,G,D,E], z [B,G,D] of whole segments, `segments` of them: 1 unless said, as
+0 would mean that it is empty.
 
 >>> heed.InfiniMemory().segments
 0)doc")
         .def(
             "__init__",
-            [](InfiniMemory* self, nb::handle state, nb::handle z, std::int64_t segments) {
+            [](InfiniMemory* self, nb::handle state, nb::handle z, nb::handle count) {
+                const std::int64_t unless_said = state.is_none() ? 0 : 1;
+                const std::int64_t segments =
+                    count.is_none() ? unless_said : to_integer("InfiniMemory", "segments", count);
                 if (segments < 0) { refuse("InfiniMemory", "segments", "at least 0", std::to_string(segments)); }
                 new (self) InfiniMemory{};
                 self->m = to_tensor("m", state);
                 self->z = to_tensor("z", z);
                 self->segments = segments;
             },
-            nb::arg("m") = nb::none(), nb::arg("z") = nb::none(), nb::arg("segments") = 0,
-            nb::sig("def __init__(self, m: ArrayLike | None = None, z: ArrayLike | None = None, segments: int = 0) "
-                    "-> None"))
+            nb::arg("m") = nb::none(), nb::arg("z") = nb::none(), nb::arg("segments") = nb::none(),
+            nb::sig("def __init__(self, m: ArrayLike | None = None, z: ArrayLike | None = None, "
+                    "segments: int | None = None) -> None"))
         .def_prop_ro("m", part<&InfiniMemory::m>, nb::sig("def m(self) -> Any"),
                      "M [B,G,D,E], a copy; None while empty.")
         .def_prop_ro("z", part<&InfiniMemory::z>, nb::sig("def z(self) -> Any"), "z [B,G,D], a copy; None while empty.")

@@ -25,17 +25,20 @@ struct InfiniKeywords {
 
     const char* function;
     AttentionKeywords local;
-    nb::handle segment, update, first_segment, epsilon, memory_q = Py_None, memory_k = Py_None, context;
+    nb::handle causal, segment, update, first_segment, epsilon, memory_q = Py_None, memory_k = Py_None, context;
     Array queries, keys;
     InfiniOptions options{};
 
     void read(const nb::kwargs& keywords, std::initializer_list<Own> own) {
         std::vector<Own> all = {{"segment", &segment}, {"update", &update},     {"first_segment", &first_segment},
                                 {"epsilon", &epsilon}, {"memory_q", &memory_q}, {"memory_k", &memory_k},
-                                {"context", &context}};
+                                {"context", &context}, {"causal", &causal}};
         all.insert(all.end(), own.begin(), own.end());
         const char* f = function;
         read_keywords(f, keywords, all, &local);
+        if (causal && !to_bool(f, "causal", causal)) {
+            refuse(f, "causal", "True: a token sees those before it", "False");
+        }
         options.local = local.options;
         if (segment) { options.segment = to_integer(f, "segment", segment); }
         if (update) {

@@ -17,14 +17,14 @@ constexpr std::string_view names[] = {
 
 std::string python_repr(nb::handle value) { return nb::cast<std::string>(nb::repr(value)); }
 
-Pattern to_pattern(const char* function, nb::handle value) {
+}  // namespace
+
+Pattern to_pattern(const char* function, const char* argument, nb::handle value) {
     Pattern* pattern = nullptr;
     if (nb::try_cast<Pattern*>(value, pattern) && pattern != nullptr) { return *pattern; }
-    if (PyUnicode_Check(value.ptr()) != 0) { return patterns::parse(nb::cast<std::string>(value)); }
-    refuse(function, "pattern", "a heed.Pattern or its text", python_repr(value));
+    if (PyUnicode_Check(value.ptr()) != 0) { return patterns::parse(to_text(function, argument, value)); }
+    refuse(function, argument, "a heed.Pattern or its text", python_repr(value));
 }
-
-}  // namespace
 
 Window to_window(const char* function, const char* argument, nb::handle value) {
     if ((PyTuple_Check(value.ptr()) == 0 && PyList_Check(value.ptr()) == 0) || nb::len(value) != 2) {
@@ -79,7 +79,10 @@ std::string to_text(const char* function, std::string_view argument, nb::handle 
     if (PyUnicode_Check(value.ptr()) == 0) {
         refuse(function, std::string(argument).c_str(), "a text", python_repr(value));
     }
-    return nb::cast<std::string>(value);
+    Py_ssize_t size = 0;
+    const char* text = PyUnicode_AsUTF8AndSize(value.ptr(), &size);
+    if (text == nullptr) { throw nb::python_error(); }  // UnicodeEncodeError, which is a ValueError: a lone surrogate
+    return {text, static_cast<std::size_t>(size)};
 }
 
 std::vector<std::int64_t> to_integers(const char* function, const char* argument, nb::handle value) {
@@ -121,7 +124,7 @@ bool AttentionKeywords::set(std::string_view name, nb::handle value) {
     } else if (name == "bias") {
         options.bias = hold("bias", value);
     } else if (name == "pattern") {
-        options.pattern = to_pattern(f, value);
+        options.pattern = to_pattern(f, "pattern", value);
     } else if (name == "alibi_slopes") {
         options.alibi_slopes = hold("alibi_slopes", value);
     } else if (name == "sinks") {

@@ -15,6 +15,8 @@
 
 namespace heed::python {
 
+/// A heed.Pattern or its text.
+Pattern to_pattern(const char* function, const char* argument, nb::handle value);
 Window to_window(const char* function, const char* argument, nb::handle value);
 bool to_bool(const char* function, std::string_view argument, nb::handle value);
 double to_double(const char* function, std::string_view argument, nb::handle value);

@@ -44,7 +44,7 @@ Pattern blocks_(std::int64_t query_block_size, std::int64_t key_block_size,
 Pattern per_head_(const nb::list& pattern_of_head) {
     std::vector<Pattern> list;
     for (const nb::handle item : pattern_of_head) {
-        list.push_back(item.is_none() ? Pattern() : nb::cast<Pattern>(item));
+        list.push_back(item.is_none() ? Pattern() : to_pattern("per_head", "pattern_of_head", item));
     }
     return patterns::per_head(std::move(list));
 }
@@ -63,15 +63,22 @@ heed.Pattern("causal & (prefix(4) | window(511, 0))"))doc");
     c.def(nb::init<>())
         .def(
             "__init__", [](Pattern* self, const std::string& text) { new (self) Pattern(patterns::parse(text)); },
-            nb::arg("text"), "The pattern that a text names, as describe() writes it.")
+            nb::arg("text"), "The pattern that a text names, as text() writes it.")
         .def("__bool__", [](const Pattern& self) { return static_cast<bool>(self); })
         .def(
             "__and__", [](const Pattern& a, const Pattern& b) { return a & b; }, nb::is_operator())
         .def(
             "__or__", [](const Pattern& a, const Pattern& b) { return a | b; }, nb::is_operator())
         .def("__str__", &Pattern::describe)
-        .def("__repr__", [](const Pattern& self) { return "heed.Pattern(\"" + self.describe() + "\")"; })
-        .def("describe", &Pattern::describe, "Its text: \"causal & (window(256, 0) | global(0))\".")
+        .def("__repr__", [](const Pattern& self) { return "heed.Pattern(\"" + self.text() + "\")"; })
+        .def("__getstate__", &Pattern::text)
+        .def("__setstate__", [](Pattern& self, const std::string& text) { new (&self) Pattern(patterns::parse(text)); })
+        .def("describe", &Pattern::describe,
+             "Its text, long lists cut short: \"causal & (window(256, 0) | global(0))\".")
+        .def("text", &Pattern::text, R"doc(Its whole text, which Pattern() reads back.
+
+>>> heed.patterns.blocks(64, 64, [(0, 0), (1, 0)]).text()
+'blocks(64x64, 0:0, 1:0)')doc")
         .def("allows", &Pattern::allows, nb::arg("batch"), nb::arg("head"), nb::arg("query"), nb::arg("key"),
              R"doc(May this query see this key?
 
@@ -149,13 +156,13 @@ array([ True, False, False]))doc")
 >>> heed.patterns.blocks(2, 2, [(0, 1)]).row(0, 4)
 array([False, False,  True,  True]))doc")
         .def_static("per_head", per_head_, nb::arg("pattern_of_head"),
-                    nb::sig("def per_head(pattern_of_head: list[Pattern | None]) -> Pattern"),
-                    R"doc(A pattern for each query head; None sees everything.
+                    nb::sig("def per_head(pattern_of_head: list[Pattern | str | None]) -> Pattern"),
+                    R"doc(A pattern, or its text, for each query head; None sees everything.
 
 >>> heed.patterns.per_head([heed.patterns.causal(), None]).row(0, 2, head=1)
 array([ True,  True]))doc")
         .def_static("parse", &patterns::parse, nb::arg("text"),
-                    R"doc(The pattern that a text names, as describe() writes it.
+                    R"doc(The pattern that a text names, as text() writes it.
 
 >>> str(heed.patterns.parse("causal & window(8, 0)"))
 'causal & window(8, 0)')doc");

@@ -6,6 +6,7 @@
 #include <nanobind/stl/variant.h>
 #include <nanobind/stl/vector.h>
 
+#include "fields.h"
 #include "keywords.h"
 
 namespace heed::python {
@@ -23,15 +24,20 @@ Pairing to_pairing(const char* function, nb::handle value) {
 
 void bind_scalings(nb::module_& m) {
     using namespace rope_scaling;
-    nb::class_<Linear>(m, "RopeLinear", "Position interpolation: every frequency / factor.")
+    nb::class_<Linear> linear(m, "RopeLinear", "Position interpolation: every frequency / factor.");
+    as_value(linear);
+    linear
         .def(
             "__init__", [](Linear* self, double factor) { new (self) Linear{factor}; }, arg("factor"))
         .def_rw("factor", &Linear::factor);
-    nb::class_<Ntk>(m, "RopeNtk", "theta * factor^(size/(size-2)).")
-        .def(
-            "__init__", [](Ntk* self, double factor) { new (self) Ntk{factor}; }, arg("factor"))
+    nb::class_<Ntk> ntk(m, "RopeNtk", "theta * factor^(size/(size-2)).");
+    as_value(ntk);
+    ntk.def(
+           "__init__", [](Ntk* self, double factor) { new (self) Ntk{factor}; }, arg("factor"))
         .def_rw("factor", &Ntk::factor);
-    nb::class_<DynamicNtk>(m, "RopeDynamicNtk", "Ntk with the factor that the length in use asks for.")
+    nb::class_<DynamicNtk> dynamic_ntk(m, "RopeDynamicNtk", "Ntk with the factor that the length in use asks for.");
+    as_value(dynamic_ntk);
+    dynamic_ntk
         .def(
             "__init__",
             [](DynamicNtk* self, double factor, std::int64_t trained) {
@@ -40,8 +46,9 @@ void bind_scalings(nb::module_& m) {
             arg("factor"), arg("trained"))
         .def_rw("factor", &DynamicNtk::factor)
         .def_rw("trained", &DynamicNtk::trained);
-    nb::class_<Yarn>(m, "RopeYarn", "YaRN: fast pairs stay, slow ones are interpolated, a ramp between.")
-        .def(
+    nb::class_<Yarn> yarn(m, "RopeYarn", "YaRN: fast pairs stay, slow ones are interpolated, a ramp between.");
+    as_value(yarn);
+    yarn.def(
             "__init__",
             [](Yarn* self, double factor, std::int64_t trained, double beta_fast, double beta_slow, bool truncate,
                std::optional<double> attention_factor, double mscale, double mscale_all_dim) {
@@ -58,7 +65,10 @@ void bind_scalings(nb::module_& m) {
         .def_rw("attention_factor", &Yarn::attention_factor)
         .def_rw("mscale", &Yarn::mscale)
         .def_rw("mscale_all_dim", &Yarn::mscale_all_dim);
-    nb::class_<Llama3>(m, "RopeLlama3", "Llama 3: short wavelengths stay, long ones are stretched, blended between.")
+    nb::class_<Llama3> llama3(m, "RopeLlama3",
+                              "Llama 3: short wavelengths stay, long ones are stretched, blended between.");
+    as_value(llama3);
+    llama3
         .def(
             "__init__",
             [](Llama3* self, double factor, std::int64_t trained, double low, double high) {
@@ -69,7 +79,10 @@ void bind_scalings(nb::module_& m) {
         .def_rw("trained", &Llama3::trained)
         .def_rw("low_freq_factor", &Llama3::low_freq_factor)
         .def_rw("high_freq_factor", &Llama3::high_freq_factor);
-    nb::class_<LongRope>(m, "RopeLongRope", "LongRoPE: a factor for each pair, one list up to `trained`, one beyond.")
+    nb::class_<LongRope> long_rope(m, "RopeLongRope",
+                                   "LongRoPE: a factor for each pair, one list up to `trained`, one beyond.");
+    as_value(long_rope);
+    long_rope
         .def(
             "__init__",
             [](LongRope* self, std::int64_t trained, std::vector<double> short_factors,
@@ -84,7 +97,9 @@ void bind_scalings(nb::module_& m) {
         .def_rw("short_factors", &LongRope::short_factors)
         .def_rw("long_factors", &LongRope::long_factors)
         .def_rw("attention_factor", &LongRope::attention_factor);
-    nb::class_<Proportional>(m, "RopeProportional", "Only the first `share` of the pairs turn.")
+    nb::class_<Proportional> proportional(m, "RopeProportional", "Only the first `share` of the pairs turn.");
+    as_value(proportional);
+    proportional
         .def(
             "__init__",
             [](Proportional* self, double share, double factor) {
@@ -122,8 +137,9 @@ Scaling from_scaling(const RopeScaling& scaling) {
     "RopeLinear | RopeNtk | RopeDynamicNtk | RopeYarn | RopeLlama3 | RopeLongRope | RopeProportional | None"
 
 void bind_rope(nb::module_& m) {
-    nb::class_<Rope>(m, "Rope", "How a model rotates: `size` numbers of a head, in pairs, at base theta.")
-        .def(
+    nb::class_<Rope> rope(m, "Rope", "How a model rotates: `size` numbers of a head, in pairs, at base theta.");
+    as_value(rope, "depends_on_length");
+    rope.def(
             "__init__",
             [](Rope* self, std::int64_t size, double theta, nb::handle pairing, const Scaling& scaling) {
                 new (self) Rope{size, theta, to_pairing("Rope", pairing), to_scaling(scaling)};
@@ -141,14 +157,11 @@ void bind_rope(nb::module_& m) {
             nb::sig("def scaling(self) -> " HEED_SCALING))
         .def_prop_ro(
             "depends_on_length", [](const Rope& self) { return depends_on_length(self.scaling); },
-            "Does the table change with the length of the sequence? (dynamic NTK, LongRoPE)")
-        .def("__repr__", [](const Rope& self) {
-            return "heed.Rope(size=" + std::to_string(self.size) +
-                   ", theta=" + nb::cast<std::string>(nb::repr(nb::float_(self.theta))) + ", pairing='" +
-                   pairing_name(self.pairing) + "', scaling='" + std::string(name_of(self.scaling)) + "')";
-        });
-    nb::class_<RopeTable>(m, "RopeTable",
-                          "Frequencies in use: pair i turns by position * frequencies[i], times attention_factor.")
+            "Does the table change with the length of the sequence? (dynamic NTK, LongRoPE)");
+    nb::class_<RopeTable> table(
+        m, "RopeTable", "Frequencies in use: pair i turns by position * frequencies[i], times attention_factor.");
+    as_value(table);
+    table
         .def(
             "__init__",
             [](RopeTable* self, std::vector<double> frequencies, double attention_factor, nb::handle pairing) {
@@ -166,14 +179,14 @@ void bind_rope(nb::module_& m) {
         .def(
             "__eq__", [](const RopeTable& a, const RopeTable& b) { return a == b; }, nb::is_operator(),
             nb::sig("def __eq__(self, other: object) -> bool"));
-    nb::class_<LayerRope>(m, "LayerRope", "RoPE of the layers of one kind; an empty name stands for every layer.")
-        .def_ro("layer_type", &LayerRope::layer_type)
-        .def_ro("rope", &LayerRope::rope);
-    nb::class_<RopeConfig>(m, "RopeConfig", "What a config.json says of RoPE.")
-        .def_ro("kinds", &RopeConfig::kinds, "At least one LayerRope.")
-        .def_ro("layer_types", &RopeConfig::layer_types, "Of each layer, where the file lists them.")
-        .def_ro("head_size", &RopeConfig::head_size)
-        .def_ro("max_positions", &RopeConfig::max_positions, "0: not said.");
+    fields<LayerRope>(m, "LayerRope", "RoPE of the layers of one kind; an empty name stands for every layer.")
+        .def_rw("layer_type", &LayerRope::layer_type)
+        .def_rw("rope", &LayerRope::rope);
+    fields<RopeConfig>(m, "RopeConfig", "What a config.json says of RoPE.")
+        .def_rw("kinds", &RopeConfig::kinds, "At least one LayerRope.")
+        .def_rw("layer_types", &RopeConfig::layer_types, "Of each layer, where the file lists them.")
+        .def_rw("head_size", &RopeConfig::head_size)
+        .def_rw("max_positions", &RopeConfig::max_positions, "0: not said.");
     m.def("rope_table", &rope_table, arg("rope"), arg("length") = 0,
           R"doc(The frequencies for sequences of up to `length` tokens; 0: for the trained length.
 

@@ -7,6 +7,7 @@
 
 #include "array.h"
 #include "context.h"
+#include "keywords.h"
 #include "module.h"
 
 namespace heed::python {
@@ -24,7 +25,8 @@ void write_(const std::filesystem::path& path, const nb::dict& tensors,
     Arrays arrays;
     std::vector<NamedView> views;
     for (const auto [name, array] : tensors) {
-        views.push_back({nb::cast<std::string>(name), arrays.emplace_back("write_safetensors", "tensors", array)});
+        views.push_back({to_text("write_safetensors", "names of tensors", name),
+                         arrays.emplace_back("write_safetensors", "tensors", array)});
     }
     const SafetensorsMetadata texts(metadata.begin(), metadata.end());
     without_gil([&] { write_safetensors(path, views, texts); });

@@ -15,7 +15,7 @@ namespace {
 
 template <class Data>
 void counts(nb::class_<Data>& c, std::initializer_list<std::pair<const char*, std::int64_t Data::*>> members) {
-    for (const auto& [name, member] : members) { c.def_ro(name, member); }
+    for (const auto& [name, member] : members) { c.def_rw(name, member); }
 }
 
 constexpr std::pair<const char*, ModelKind> model_kinds[] = {
@@ -90,7 +90,8 @@ void bind_shapes(nb::module_& m) {
 }
 
 void bind_counts(nb::module_& m) {
-    nb::class_<ParameterCount> p(m, "ParameterCount", "Trained numbers; the first six add up to total.");
+    nb::class_<ParameterCount> p =
+        fields<ParameterCount>(m, "ParameterCount", "Trained numbers; the first six add up to total.");
     counts(p, {{"embedding", &ParameterCount::embedding},
                {"positions", &ParameterCount::positions},
                {"attention", &ParameterCount::attention},
@@ -103,13 +104,13 @@ void bind_counts(nb::module_& m) {
                {"expert_ffn_layer", &ParameterCount::expert_ffn_layer},
                {"active", &ParameterCount::active},
                {"active_without_lookup", &ParameterCount::active_without_lookup}});
-    nb::class_<Flops> f(m, "Flops", "Operations of one token; a multiply-add counts 2.");
+    nb::class_<Flops> f = fields<Flops>(m, "Flops", "Operations of one token; a multiply-add counts 2.");
     counts(f, {{"projections", &Flops::projections},
                {"scores", &Flops::scores},
                {"ffn", &Flops::ffn},
                {"head", &Flops::head},
                {"total", &Flops::total}});
-    nb::class_<AttentionCost> a(m, "AttentionCost", "One self-attention layer on a batch.");
+    nb::class_<AttentionCost> a = fields<AttentionCost>(m, "AttentionCost", "One self-attention layer on a batch.");
     counts(a, {{"input_numbers", &AttentionCost::input_numbers},
                {"score_numbers", &AttentionCost::score_numbers},
                {"weight_numbers", &AttentionCost::weight_numbers},

@@ -48,8 +48,10 @@ public:
     /// allowed[n] = 1 where `query` may see key_begin + n, else 0.
     void row(std::int64_t batch, std::int64_t head, std::int64_t query, std::int64_t key_begin, std::int64_t key_end,
              std::uint8_t* allowed) const;
-    /// "causal & (window(256, 0) | global(0))"
+    /// "causal & (window(256, 0) | global(0))"; long lists are cut short.
     std::string describe() const;
+    /// The same with all of every list: patterns::parse reads it back.
+    std::string text() const;
     /// Throws Error, naming `function`, where the pattern does not fit so many batch entries and heads.
     void check(const char* function, std::int64_t batches, std::int64_t heads) const;
 
@@ -107,7 +109,7 @@ HEED_API Pattern blocks(std::int64_t query_block_size, std::int64_t key_block_si
 /// pattern_of_head[h]: a pattern for each query head; an absent one sees everything.
 HEED_API Pattern per_head(std::vector<Pattern> pattern_of_head);
 
-/// The pattern that a text names: "causal & (window(256, 0) | global(0))", as describe() writes it. The building
+/// The pattern that a text names: "causal & (window(256, 0) | global(0))", as text() writes it. The building
 /// blocks by their names above, `global` for short, `everything` for the absent pattern; & binds tighter than |.
 ///
 ///     padding(7, 5)                one length for each batch entry
@@ -116,7 +118,7 @@ HEED_API Pattern per_head(std::vector<Pattern> pattern_of_head);
 ///     blocks(64x64, 0:0, 1:0)      block sizes, then pairs query_block:key_block
 ///     per_head(causal, everything)
 ///
-/// Throws Error, saying where and what was expected. What describe() cut short ("..., 40 in all", "212 pairs") is not
+/// Throws Error, saying where and what was expected. What describe() cuts short ("..., 40 in all", "212 pairs") is not
 /// a pattern.
 HEED_API Pattern parse(std::string_view text);
 

@@ -140,7 +140,7 @@ HEED_API RopeTable rope_table(const Rope& rope, std::int64_t length = 0);
 struct RopeOptions {
     /// i32 or i64; [B,T], [1,T] or [T]: the position of each token, of any sign. Absent: first, first + 1, ...
     View positions = {};
-    std::int64_t first = 0;
+    std::int64_t first = 0;  ///< beside positions: 0
 };
 
 /// out [B,H,T,D] = x [B,H,T,D] with the first 2 * frequencies.size() numbers of every row rotated:
@@ -195,7 +195,7 @@ struct SinusoidOptions {
     double base = 10000;
     /// i32 or i64 [T]. Absent: first, first + 1, ...
     View positions = {};
-    std::int64_t first = 0;
+    std::int64_t first = 0;  ///< beside positions: 0
 };
 
 /// out [T,d] = sin and cos of position * frequency, n = d/2 frequencies; an odd d ends with a column of zeros.

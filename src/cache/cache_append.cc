@@ -234,8 +234,8 @@ void cache_append(Context& context, const CacheBatch& batch, const View& k, cons
     check_dtype(function, "k", k, float_types);
     const bool latent = !batch.caches.empty() &&
                         checked_cache(function, "caches[0]", batch.caches[0]).config().kind == CacheKind::latent;
-    CachedStep& step =
-        checked_step(function, batch, latent ? CacheKind::latent : CacheKind::attention, k.extent(2), true, positions);
+    CachedStep& step = checked_step(function, batch, latent ? CacheKind::latent : CacheKind::attention, k.extent(2),
+                                    true, {positions, "positions"});
     if (latent && v) { refuse(function, "v", "none for a latent cache, whose rows are k alone", "a tensor"); }
     check_rows(step, "k", k, v, k.dtype());
     CacheAppend append(context, step, k, v);

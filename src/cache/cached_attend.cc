@@ -67,6 +67,14 @@ void cut_options(AttentionOptions& o, std::int64_t begin, std::int64_t end) {
     if (o.alibi_slopes && o.alibi_slopes.rank() == 2) { o.alibi_slopes = o.alibi_slopes.slice(0, begin, end); }
 }
 
+/// Tables by index reach as far as the longest entry of the whole call; those of some entries end with theirs.
+void cut_to_longest(AttentionOptions& o, std::int64_t queries, std::int64_t keys) {
+    for (View* view : {&o.bias, &o.allow, &o.dropout.keep}) {
+        if (*view && view->extent(2) != 1) { *view = view->slice(2, 0, queries); }
+        if (*view && view->extent(3) != 1) { *view = view->slice(3, 0, keys); }
+    }
+}
+
 /// Entries [begin, end), which go the same way.
 struct Range {
     std::size_t begin, end;
@@ -145,7 +153,10 @@ Tensor gather_tokens(Context& context, const CachedStep& step, Range range, cons
 void attend_dense(Context& context, const CachedStep& step, const AttentionProblem& whole, Range range) {
     const CacheConfig& c = step.config();
     std::vector<std::int64_t> cu_q{0}, cu_k{0}, positions;
+    std::int64_t longest_queries = 0, longest_keys = 0;
     for (std::size_t n = range.begin; n < range.end; ++n) {
+        longest_queries = std::max(longest_queries, step.queries(n));
+        longest_keys = std::max(longest_keys, step.lengths[n]);
         cu_q.push_back(cu_q.back() + step.queries(n));
         cu_k.push_back(cu_k.back() + step.lengths[n]);
         positions.resize(static_cast<std::size_t>(cu_k.back()));
@@ -174,6 +185,7 @@ void attend_dense(Context& context, const CachedStep& step, const AttentionProbl
     AttentionOptions options = whole.options;
     options.scale = whole.scale;
     cut_options(options, static_cast<std::int64_t>(range.begin), static_cast<std::int64_t>(range.end));
+    cut_to_longest(options, longest_queries, longest_keys);
     options.cu_seqlens_q = integers(cu_q, {static_cast<std::int64_t>(cu_q.size())});
     options.cu_seqlens_k = integers(cu_k, {static_cast<std::int64_t>(cu_k.size())});
     options.query_positions = View(DType::i64, step.positions.data() + first, Shape{1, last - first});
@@ -328,7 +340,7 @@ void cached_attend(Context& context, const CacheBatch& batch, const View& q, con
     }
     const bool appends = k || v;
     CachedStep& step =
-        checked_step(function, batch, CacheKind::attention, q.extent(2), appends, options.query_positions);
+        checked_step(function, batch, CacheKind::attention, q.extent(2), appends, {options.query_positions});
     if (appends) { check_rows(step, "k", k, v, q.dtype()); }
     attend_step(context, step, q, k, v, out, options, lse);
 }

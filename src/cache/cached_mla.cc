@@ -9,7 +9,7 @@ void cached_mla_attend(Context& context, const CacheBatch& batch, const View& q,
     constexpr const char* function = "cached_mla_attend";
     const MlaSizes z = checked_mla_sizes(function, q, weights);
     const bool appends = static_cast<bool>(rows);
-    CachedStep& step = checked_step(function, batch, CacheKind::latent, z.queries, appends, options.query_positions);
+    CachedStep& step = checked_step(function, batch, CacheKind::latent, z.queries, appends, {options.query_positions});
     const CacheConfig& c = step.config();
     if (z.latent != c.value_size || z.latent + z.rotary != c.head_size) {
         refuse(function, "up_key",

@@ -73,16 +73,18 @@ void share_out_tokens(CachedStep& step, const CacheBatch& batch, std::int64_t to
     }
 }
 
-void find_positions(CachedStep& step, const View& given) {
+void find_positions(CachedStep& step, const GivenPositions& asked_for) {
+    const View& given = asked_for.view;
+    const char* argument = asked_for.name;
     const std::int64_t tokens = step.all_queries();
     const bool slots = step.config().positions == CachePositions::slots;
     if (given) {
-        if (slots) { refuse(step.function, "query_positions", "none where positions are slots", "a tensor"); }
+        if (slots) { refuse(step.function, argument, "none where positions are slots", "a tensor"); }
         if (!(given.shape() == Shape{1, tokens})) {
-            refuse(step.function, "query_positions", to_string(Shape{1, tokens}), to_string(given.shape()));
+            refuse(step.function, argument, to_string(Shape{1, tokens}), to_string(given.shape()));
         }
-        check_dtype(step.function, "query_positions", given, {DType::i64, DType::i32});
-        check_memory(step.function, "query_positions", given);
+        check_dtype(step.function, argument, given, {DType::i64, DType::i32});
+        check_memory(step.function, argument, given);
     }
     step.positions.reserve(static_cast<std::size_t>(tokens));
     step.rope_positions.reserve(static_cast<std::size_t>(tokens));
@@ -102,7 +104,7 @@ void find_positions(CachedStep& step, const View& given) {
             if (given) {
                 const std::int64_t at = step.cu_q[n] + i;
                 const std::int64_t asked = read_integer(given.dtype(), given.data(), at * given.stride(1));
-                const std::string name = "query_positions[" + std::to_string(at) + "]";
+                const std::string name = std::string(argument) + "[" + std::to_string(at) + "]";
                 if (asked > largest_position || asked < -largest_position) {
                     refuse(step.function, name, "within 2^53", std::to_string(asked));
                 }
@@ -129,7 +131,7 @@ MutableView StepBuffer::view(DType dtype, const Shape& shape) {
 }
 
 CachedStep& checked_step(const char* function, const CacheBatch& batch, CacheKind kind, std::int64_t tokens,
-                         bool appends, const View& positions) {
+                         bool appends, const GivenPositions& positions) {
     if (batch.caches.empty()) { refuse(function, "caches", "at least one", "none"); }
     Cache::State& first = checked_cache(function, "caches[0]", batch.caches[0]);
     if (!first.step) { first.step = std::make_unique<CachedStep>(); }

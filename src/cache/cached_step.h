@@ -90,10 +90,16 @@ struct CachedStep {
     CachePool::State::Layer& memory() const { return pool->layers[static_cast<std::size_t>(layer)]; }
 };
 
+/// Positions that the caller gave, and what the caller's function calls them.
+struct GivenPositions {
+    View view{};
+    const char* name = "query_positions";
+};
+
 /// The batch and the positions of its T tokens; `tokens` is T. It holds until the next call whose first cache is this
 /// one's.
 CachedStep& checked_step(const char* function, const CacheBatch& batch, CacheKind kind, std::int64_t tokens,
-                         bool appends, const View& positions);
+                         bool appends, const GivenPositions& positions);
 
 /// Takes pages and writes the rows: k [1,G,T,D], v [1,G,T,E] (latent: absent), of any float type. CacheFull, with
 /// nothing changed, where they do not fit. Takes the tokens back, unless kept.

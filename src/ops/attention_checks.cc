@@ -72,7 +72,7 @@ struct AttentionChecker {
         if (problem.value_size < 1) { refuse("v", "a head size of at least 1", to_string(v.shape())); }
     }
 
-    /// Each axis 1 or that of [B,H,T,S]. Packed: the longest sequence counts.
+    /// Each axis 1 or that of [B,H,T,S]. Packed: T and S of the longest sequence.
     void pairwise(const char* name, const View& view) const {
         if (view.rank() != 4) { refuse(name, "4 axes, each of [B,H,T,S] or 1", to_string(view.shape())); }
         check_memory(function, name, view);
@@ -85,9 +85,7 @@ struct AttentionChecker {
         }
         const std::int64_t full[4] = {problem.batch, problem.heads, longest_queries, longest_keys};
         for (int axis = 0; axis < 4; ++axis) {
-            const bool enough =
-                problem.packed && axis >= 2 ? view.extent(axis) >= full[axis] : view.extent(axis) == full[axis];
-            if (view.extent(axis) != 1 && !enough) {
+            if (view.extent(axis) != 1 && view.extent(axis) != full[axis]) {
                 refuse(name, "each axis of " + to_string(Shape{full[0], full[1], full[2], full[3]}) + " or 1",
                        to_string(view.shape()));
             }

@@ -72,11 +72,11 @@ public:
     }
 
     /// Parentheses wherever the operator changes: nobody should have to know which of & and | binds tighter.
-    std::string describe() const override {
+    std::string describe(Lists lists) const override {
         std::string text;
         for (const NodePointer& part : parts_) {
             if (!text.empty()) text += kind == Kind::both ? " & " : " | ";
-            text += part->kind == Kind::leaf ? part->describe() : concat("(", part->describe(), ")");
+            text += part->kind == Kind::leaf ? part->describe(lists) : concat("(", part->describe(lists), ")");
         }
         return text;
     }
@@ -118,9 +118,11 @@ public:
             std::memset(allowed, 0, count_between(key_begin, key_end));
         }
     }
-    std::string describe() const override {
+    std::string describe(Lists lists) const override {
         std::string text;
-        for (const Pattern& pattern : pattern_of_head_) text += concat(text.empty() ? "" : ", ", pattern.describe());
+        for (const Pattern& pattern : pattern_of_head_) {
+            text += concat(text.empty() ? "" : ", ", lists == Lists::all ? pattern.text() : pattern.describe());
+        }
         return concat("per_head(", text, ")");
     }
     void write(PatternWriter& program) const override {
@@ -194,7 +196,9 @@ void Pattern::row(std::int64_t batch, std::int64_t head, std::int64_t query, std
     }
 }
 
-std::string Pattern::describe() const { return node_ ? node_->describe() : "everything"; }
+std::string Pattern::describe() const { return node_ ? node_->describe(Node::Lists::few) : "everything"; }
+
+std::string Pattern::text() const { return node_ ? node_->describe(Node::Lists::all) : "everything"; }
 
 void Pattern::check(const char* function, std::int64_t batches, std::int64_t heads) const {
     if (node_) node_->check(function, batches, heads);

@@ -57,7 +57,7 @@ public:
         }
     }
 
-    std::string describe() const override { return name_; }
+    std::string describe(Lists) const override { return name_; }
     void write(PatternWriter& program) const override { program.write(PatternCode::band, {left_, right_, step_}); }
     bool narrow_band(std::int64_t& left, std::int64_t& right) const override {
         if (step_ != 1) return false;
@@ -100,7 +100,7 @@ public:
         keys.fill(0);
         if (end(batch) > lowest) keys.allow(lowest, end(batch) - 1);
     }
-    std::string describe() const override { return concat(name_, "(", list_numbers(lengths_), ")"); }
+    std::string describe(Lists lists) const override { return concat(name_, "(", list_numbers(lengths_, lists), ")"); }
     void write(PatternWriter& program) const override { program.write(PatternCode::lengths, lengths_); }
     void check(const char* function, std::int64_t batches, std::int64_t) const override {
         check_batches(function, concat("lengths of ", name_), lengths_.size(), batches);
@@ -162,7 +162,7 @@ public:
         }
     }
 
-    std::string describe() const override { return concat("fixed(", stride_, ", ", summary_, ")"); }
+    std::string describe(Lists) const override { return concat("fixed(", stride_, ", ", summary_, ")"); }
     void write(PatternWriter& program) const override { program.write(PatternCode::fixed, {stride_, summary_}); }
 
 private:
@@ -184,7 +184,7 @@ Pattern lengths_pattern(const char* function, const char* name, std::vector<std:
 }
 
 std::string call(const char* name, std::initializer_list<std::int64_t> arguments) {
-    return concat(name, "(", list_numbers(arguments), ")");
+    return concat(name, "(", list_numbers(arguments, Pattern::Node::Lists::all), ")");
 }
 
 /// count * step positions away; a reach that int64 cannot hold is unlimited.

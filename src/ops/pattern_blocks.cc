@@ -105,7 +105,8 @@ public:
         }
     }
 
-    std::string describe() const override {
+    std::string describe(Lists lists) const override {
+        if (lists == Lists::all) { return concat("blocks(", query_block_size_, "x", key_block_size_, pairs(), ")"); }
         return concat("blocks(", query_block_size_, "x", key_block_size_, ", ", key_blocks_.size(),
                       key_blocks_.size() == 1 ? " pair)" : " pairs)");
     }
@@ -121,6 +122,17 @@ public:
 
 private:
     using Iterator = std::vector<std::int64_t>::const_iterator;
+
+    /// ", 0:0, 1:0"
+    std::string pairs() const {
+        std::string text;
+        for (std::size_t row = 0; row < query_blocks_.size(); ++row) {
+            for (std::size_t n = starts_[row]; n < starts_[row + 1]; ++n) {
+                text += concat(", ", query_blocks_[row], ":", key_blocks_[n]);
+            }
+        }
+        return text;
+    }
 
     /// The first listed block of queries that is not before this one.
     Iterator first_listed(std::int64_t query_block) const {
@@ -232,7 +244,7 @@ public:
         });
     }
 
-    std::string describe() const override {
+    std::string describe(Lists) const override {
         return concat("random_blocks(", block_, ", ", blocks_, ", ", count_, ", seed ", seed_, ")");
     }
     void write(PatternWriter& program) const override {

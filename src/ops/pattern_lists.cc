@@ -67,7 +67,8 @@ public:
         }
     }
 
-    std::string describe() const override {
+    std::string describe(Lists lists) const override {
+        if (lists == Lists::all) { return concat("document(", ids_by_runs(), ")"); }
         std::size_t runs = 0;
         for (const List& list : lists_) runs += list.runs.size();
         return concat("document(", lists_.size(), lists_.size() == 1 ? " list, " : " lists, ", runs,
@@ -117,6 +118,20 @@ private:
         bool each_id_in_one_run = true;
     };
 
+    /// "0*3, 1*5; 0*8"
+    std::string ids_by_runs() const {
+        std::string text;
+        for (std::size_t n = 0; n < lists_.size(); ++n) {
+            const List& list = lists_[n];
+            text += n == 0 ? "" : "; ";
+            for (std::size_t run = 0; run < list.runs.size(); ++run) {
+                const std::int64_t count = list.end_of(run) - list.runs[run].begin;
+                text += concat(run == 0 ? "" : ", ", list.runs[run].id, "*", count);
+            }
+        }
+        return text;
+    }
+
     std::vector<List> lists_;
 };
 
@@ -153,7 +168,7 @@ public:
         }
     }
 
-    std::string describe() const override { return concat("global(", list_numbers(positions_), ")"); }
+    std::string describe(Lists lists) const override { return concat("global(", list_numbers(positions_, lists), ")"); }
     void write(PatternWriter& program) const override { program.write(PatternCode::global_tokens, positions_); }
 
 private:

@@ -31,7 +31,9 @@ struct Pattern::Node {
     virtual Cover cover(const PatternTile& tile) const = 0;
     virtual void row(std::int64_t batch, std::int64_t head, std::int64_t query, std::int64_t key_begin,
                      std::int64_t key_end, std::uint8_t* allowed) const = 0;
-    virtual std::string describe() const = 0;
+    /// How much of its lists a text shows.
+    enum class Lists : std::uint8_t { few, all };
+    virtual std::string describe(Lists lists) const = 0;
     /// The same as allows(), as instructions for a device.
     virtual void write(PatternWriter& program) const = 0;
     virtual void check(const char* /*function*/, std::int64_t /*batches*/, std::int64_t /*heads*/) const {}
@@ -124,9 +126,9 @@ inline void expect_none_negative(const char* function, const char* argument, con
     }
 }
 
-/// "1, 2, 3", and for long lists the first few with the number of all.
-inline std::string list_numbers(const std::vector<std::int64_t>& numbers) {
-    constexpr std::size_t shown = 8;
+/// "1, 2, 3", and for long lists, unless all is asked for, the first few with the number of all.
+inline std::string list_numbers(const std::vector<std::int64_t>& numbers, Pattern::Node::Lists lists) {
+    const std::size_t shown = lists == Pattern::Node::Lists::all ? numbers.size() : 8;
     std::string text;
     for (std::size_t n = 0; n < std::min(shown, numbers.size()); ++n) {
         text += n == 0 ? "" : ", ";

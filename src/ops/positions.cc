@@ -44,7 +44,7 @@ void sinusoids(Context& context, const MutableView& out, const SinusoidOptions& 
     const std::int64_t length = out.extent(0);
     const View positions = checked_positions(function, "positions", options.positions, 1, length);
     check_apart(function, "out", out, "positions", positions);
-    check_first(function, options.first, length);
+    check_first(function, options.first, length, options.positions);
     run_forward(context, sinusoid_kernels(), {function}, {out, positions, options});
 }
 

@@ -31,7 +31,8 @@ View checked_positions(const char* function, const char* argument, const View& p
     return rows;
 }
 
-void check_first(const char* function, std::int64_t first, std::int64_t length) {
+void check_first(const char* function, std::int64_t first, std::int64_t length, const View& positions) {
+    if (positions && first != 0) { refuse(function, "first", "0 beside positions", std::to_string(first)); }
     if (first < -largest_position || first > largest_position - length) {
         refuse(function, "first", "positions within 2^53", std::to_string(first));
     }

@@ -8,7 +8,7 @@ namespace heed {
 View checked_positions(const char* function, const char* argument, const View& positions, std::int64_t batch,
                        std::int64_t length);
 
-/// `first` and the positions that follow it stay within 2^53.
-void check_first(const char* function, std::int64_t first, std::int64_t length);
+/// `first` and the positions that follow it stay within 2^53; where positions are given it says nothing and is 0.
+void check_first(const char* function, std::int64_t first, std::int64_t length, const View& positions);
 
 }  // namespace heed

@@ -203,7 +203,7 @@ TEST(CacheErrors, Options) {
     EXPECT_EQ(error_text([&] {
                   cache_append(context, {.caches = {&cache}}, tokens.k, tokens.v, view({1, 3}));
               }),
-              "[cache_append] query_positions: expected none where positions are slots, got a tensor");
+              "[cache_append] positions: expected none where positions are slots, got a tensor");
     config = small_config();
     config.layers = 2;
     const CachePool layers = poisoned(config);
@@ -213,7 +213,7 @@ TEST(CacheErrors, Options) {
                   cache_append(context, {.caches = {&other}, .layer = 1}, tokens.k, tokens.v,
                                View(DType::i64, numbers.data() + 1, {1, 3}));
               }),
-              "[cache_append] query_positions[0]: expected that of the layers before, 0, got 1");
+              "[cache_append] positions[0]: expected that of the layers before, 0, got 1");
     EXPECT_EQ(error_text([&] { other.drop(0, 1); }),
               "[Cache::drop] cache: expected every layer at one length, got a step that some layers have not seen");
 }

@@ -52,6 +52,28 @@ TEST(PatternParse, ListsThatDescribeSumsUp) {
     expect_equal(parse("random_blocks(4, 6, 2, 1)"), random_blocks(4, 6, 2, 1), "random_blocks");
 }
 
+TEST(PatternParse, TextHoldsAllOfEveryList) {
+    std::vector<BlockPair> pairs;
+    std::vector<std::int64_t> many;
+    for (std::int64_t n = 0; n < 40; ++n) {
+        pairs.push_back({n * 7 % 11, n * 5 % 13});
+        many.push_back(n * n);
+    }
+    const Pattern all[] = {blocks(4, 6, pairs),
+                           blocks(4, 6, std::span<const BlockPair>()),
+                           document({{0, 0, 0, 1, 2, 2}, {}, {5, 5, -4}}),
+                           global_tokens(many),
+                           padding(many),
+                           prefix(many) | causal(),
+                           per_head({blocks(2, 2, pairs) & causal(), document({{1, 1}}), Pattern()}),
+                           Pattern()};
+    for (const Pattern& pattern : all) {
+        const Pattern read = parse(pattern.text());
+        EXPECT_EQ(read.text(), pattern.text());
+        expect_equal(read, pattern, pattern.text());
+    }
+}
+
 TEST(PatternParse, AndBindsTighterAndSpacesAreFree) {
     EXPECT_EQ(parse("causal|window(1,1)&strided(2)").describe(), "causal | (window(1, 1) & strided(2))");
     EXPECT_EQ(parse(" ( causal( ) )\n&\tglobal_tokens( 3 , 1 ) ").describe(), "causal & global(1, 3)");
