@@ -180,8 +180,10 @@ struct RopeConfig {
 
 /// Both spellings: `rope_parameters` (also nested by layer type), and `rope_theta` with `rope_scaling`, `type` or
 /// `rope_type`; `rotary_pct`, `rotary_dim`, `rotary_emb_base`, `rope_local_base_freq` of older files. A missing theta
-/// is 10000. The text is not trusted: what is unknown and would change the result (a rope type, a setting of it) and
-/// what cannot be right is an Error that names the key.
+/// is that of the model's type. Only types that were checked against transformers are known (a file without
+/// model_type is read as Llama's); others are an Error that names them. Of a model of several parts, text_config is
+/// read. The text is not trusted: what is unknown and would change the result (a rope type, a setting of it) and what
+/// cannot be right is an Error that names the key.
 HEED_API RopeConfig rope_from_config(std::string_view json);
 
 // ---- Sinusoids -----------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 #include <heed/error.h>
 
 #include "model/config_text.h"
+#include "model/rope_families.h"
 
 #include <algorithm>
 #include <array>
@@ -107,23 +108,49 @@ void refuse_unknown_settings(const Object& settings) {
     }
 }
 
+std::vector<std::string> listed_layers(const Object& top) {
+    std::vector<std::string> result;
+    const json* list = top.find("layer_types");
+    if (list == nullptr) { return result; }
+    if (!list->is_array()) { fail_rope("layer_types", "a list of strings", shown(*list)); }
+    for (const json& entry : *list) {
+        if (!entry.is_string()) { fail_rope("layer_types", "a list of strings", shown(entry) + " in it"); }
+        result.push_back(entry.get<std::string>());
+    }
+    return result;
+}
+
 /// What all layers share.
 struct RotaryModel {
     Object top;
     std::string type;
+    const RopeFamily& family;
     std::int64_t head_size = 0;
     std::int64_t max_positions = 0;
     Pairing pairing = Pairing::halves;
 
-    explicit RotaryModel(const Object& config) : top(config) {
-        type = top.text("model_type", "");
+    RotaryModel(const Object& config, const RopeFamily& known) : top(config), type(known.type), family(known) {
+        refuse_other_positions();
         max_positions = top.integer("max_position_embeddings", largest_length)
                             .value_or(top.integer("n_positions", largest_length).value_or(0));
         head_size = find_head_size();
-        pairing = find_pairing();
+        pairing = top.boolean("rope_interleave", family.pairing == Pairing::interleaved) ? Pairing::interleaved
+                                                                                         : Pairing::halves;
+    }
+
+    /// Some families rotate, or do not, as their files say.
+    void refuse_other_positions() const {
+        if (top.boolean("alibi", false)) { fail_rope("alibi", "false, for a model with rotary positions", "true"); }
+        const std::string kind = top.text("position_embedding_type", "rope");
+        if (kind != "rope" && kind != "rotary") {
+            fail_rope("position_embedding_type", "rope or rotary, for a model with rotary positions", shown(kind));
+        }
     }
 
     std::int64_t find_head_size() const {
+        // These have heads of another width than the model's over their number.
+        const char* const own = type == "jetmoe" ? "kv_channels" : type == "zamba2" ? "attention_head_dim" : "";
+        if (const auto size = top.integer(own, largest_size)) { return *size; }
         // In DeepSeek's files head_dim, where it is there, means the rotated part too.
         if (const auto size = top.integer("qk_rope_head_dim", largest_size)) { return *size; }
         if (const auto size = top.integer("head_dim", largest_size)) { return *size; }
@@ -137,27 +164,50 @@ struct RotaryModel {
             if (!old) { fail_rope(key, "a whole number, or head_dim", "no such key"); }
             return *old;
         };
-        const std::int64_t width = either("hidden_size", "n_embd");
-        const std::int64_t heads = either("num_attention_heads", "n_head");
+        const bool dbrx = type == "dbrx";
+        const std::int64_t width = either("hidden_size", dbrx ? "d_model" : "n_embd");
+        const std::int64_t heads = either("num_attention_heads", dbrx ? "n_heads" : "n_head");
         if (width % heads != 0) {
             fail_rope("num_attention_heads", "a divisor of the width " + std::to_string(width), std::to_string(heads));
         }
         return width / heads;
     }
 
-    Pairing find_pairing() const {
-        if (top.has("rope_interleave")) {
-            return top.boolean("rope_interleave", true) ? Pairing::interleaved : Pairing::halves;
+    /// Of the layers of one kind: Gemma 4 gives those that see everything larger heads.
+    std::int64_t head_size_of(const std::string& layer_type) const {
+        if (const auto size = top.integer("global_head_dim", largest_size); size && layer_type == "full_attention") {
+            return *size;
         }
-        constexpr std::array interleaved = {"deepseek_v2", "deepseek_v3", "gptj", "codegen", "cohere", "cohere2"};
-        return std::ranges::find(interleaved, type) != interleaved.end() ? Pairing::interleaved : Pairing::halves;
+        const auto layers = top.object("per_layer_config");
+        if (!layers || layer_type.empty()) { return head_size; }
+        const std::vector<std::string> kinds = listed_layers(top);
+        std::set<std::int64_t> sizes;
+        for (std::size_t n = 0; n < kinds.size(); ++n) {
+            if (kinds[n] == layer_type) { sizes.insert(layer_head_size(*layers, n)); }
+        }
+        if (sizes.size() > 1) {
+            fail_rope("per_layer_config", "one head_dim for all layers of kind " + shown(layer_type),
+                      std::to_string(*sizes.begin()) + " and " + std::to_string(*sizes.rbegin()));
+        }
+        return sizes.empty() ? head_size : *sizes.begin();
+    }
+
+    /// Layers are named by their number, with or without zeros before it.
+    std::int64_t layer_head_size(const Object& layers, std::size_t layer) const {
+        for (const auto& [key, value] : layers.value->items()) {
+            const std::size_t digits = key.find_first_not_of('0');
+            const std::string number = digits == std::string::npos ? "0" : key.substr(digits);
+            if (number != std::to_string(layer) || !value.is_object()) { continue; }
+            return layers.object(key)->integer("head_dim", largest_size).value_or(head_size);
+        }
+        return head_size;
     }
 
     /// Numbers of a head that rotate.
-    std::int64_t rotary_size(const Object& settings) const {
+    std::int64_t rotary_size(const Object& settings, std::int64_t of_head) const {
         if (const auto size = top.integer("rotary_dim", largest_size)) {
-            if (*size > head_size || *size % 2 != 0) {
-                fail_rope("rotary_dim", "an even number up to the head size " + std::to_string(head_size),
+            if (*size > of_head || *size % 2 != 0) {
+                fail_rope("rotary_dim", "an even number up to the head size " + std::to_string(of_head),
                           std::to_string(*size));
             }
             return *size;
@@ -172,7 +222,8 @@ struct RotaryModel {
         }
         if (top.has("qk_rope_head_dim")) { share.reset(); }  // that size is the share already
         if (share && !(*share > 0 && *share <= 1)) { fail_rope(name, "more than 0, up to 1", shown(*share)); }
-        const auto size = static_cast<std::int64_t>(static_cast<double>(head_size) * share.value_or(1));
+        const double unsaid = top.has("qk_rope_head_dim") ? 1 : family.share;
+        const auto size = static_cast<std::int64_t>(static_cast<double>(of_head) * share.value_or(unsaid));
         if (size < 2 || size % 2 != 0) {
             fail_rope(share ? name : "head_dim", "an even number of rotated numbers, 2 or more", std::to_string(size));
         }
@@ -247,7 +298,8 @@ struct RotaryModel {
         result.rope.pairing = pairing;
         result.rope.theta = settings.number("rope_theta", theta(layer_type));
         result.rope.scaling = scaling(settings, rope_type);
-        result.rope.size = rope_type == "proportional" ? head_size : rotary_size(settings);
+        const std::int64_t of_head = head_size_of(layer_type);
+        result.rope.size = rope_type == "proportional" ? of_head : rotary_size(settings, of_head);
         try {
             static_cast<void>(rope_table(result.rope));
         } catch (const Error& error) {
@@ -261,47 +313,52 @@ struct RotaryModel {
             return layer_type == "sliding_attention" ? top.number("local_rope_theta", 10000)
                                                      : top.number("global_rope_theta", 160000);
         }
-        const double usual = type == "mixtral" ? 1e6 : type == "gpt_oss" ? 150000 : 10000;
-        return top.number("rope_theta", top.number("rotary_emb_base", usual));
+        return top.number("rope_theta", top.number("rotary_emb_base", family.theta));
     }
 };
 
-/// Families that rotate whether or not their files mention it.
-bool rotates(const Object& top, const std::string& type) {
-    for (const char* key : {"rope_theta", "rope_scaling", "rope_parameters", "rotary_dim", "rotary_pct",
-                            "rotary_emb_base", "partial_rotary_factor"}) {
-        if (top.value->contains(key)) { return true; }
-    }
-    constexpr std::array rotating = {"llama",       "mistral",     "mixtral",    "qwen2", "qwen3",  "gemma",
-                                     "gemma2",      "gemma3_text", "phi",        "phi3",  "gptj",   "gpt_neox",
-                                     "deepseek_v2", "deepseek_v3", "modernbert", "olmo2", "gpt_oss"};
-    return std::ranges::find(rotating, type) != rotating.end();
+/// The part of the file that says how the text model rotates, and what is known of its type.
+struct RotaryPart {
+    Object top;
+    const RopeFamily* family;
+};
+
+bool says_rope(const Object& top) {
+    constexpr std::array keys = {"rope_theta", "rope_scaling",    "rope_parameters",      "rotary_dim",
+                                 "rotary_pct", "rotary_emb_base", "partial_rotary_factor"};
+    return std::ranges::any_of(keys, [&](const char* key) { return top.value->contains(key); });
 }
 
-std::vector<std::string> listed_layers(const Object& top) {
-    std::vector<std::string> result;
-    const json* list = top.find("layer_types");
-    if (list == nullptr) { return result; }
-    if (!list->is_array()) { fail_rope("layer_types", "a list of strings", shown(*list)); }
-    for (const json& entry : *list) {
-        if (!entry.is_string()) { fail_rope("layer_types", "a list of strings", shown(entry) + " in it"); }
-        result.push_back(entry.get<std::string>());
+/// A file without model_type is read as Llama's; a type that was not checked is refused.
+RotaryPart find_rotary_part(const Object& file) {
+    static const RopeFamily& unnamed = *find_rope_family("llama");
+    Object top = file;
+    const auto known = [&]() -> const RopeFamily* {
+        const std::string type = top.text("model_type", "");
+        if (type.empty()) { return says_rope(top) ? &unnamed : nullptr; }
+        return find_rope_family(type);
+    };
+    const RopeFamily* family = known();
+    // A model of several parts keeps its text model's settings apart.
+    if (const auto part = file.object("text_config"); part && family == nullptr) {
+        top = *part;
+        family = known();
     }
-    return result;
+    if (family != nullptr) { return {top, family}; }
+    const std::string type = shown(top.text("model_type", ""));
+    if (says_rope(top)) {
+        fail_rope(top.name + "model_type", "a type whose rotation was checked against transformers", type);
+    }
+    fail_rope("rope_theta, rope_scaling or rope_parameters", "one of them, for a model with rotary positions",
+              "none in a model of type " + type);
 }
 
 }  // namespace
 
 RopeConfig rope_from_config(std::string_view text) {
     const json file = parse_config("rope_from_config", text);
-    Object top{&file, ""};
-    // A model of several parts keeps its text model's settings apart.
-    if (const auto part = top.object("text_config"); part && !rotates(top, top.text("model_type", ""))) { top = *part; }
-    if (!rotates(top, top.text("model_type", ""))) {
-        fail_rope("rope_theta, rope_scaling or rope_parameters", "one of them, for a model with rotary positions",
-                  "none in a model of type " + shown(top.text("model_type", "")));
-    }
-    const RotaryModel model(top);
+    const auto [top, family] = find_rotary_part({&file, ""});
+    const RotaryModel model(top, *family);
     RopeConfig config;
     config.head_size = model.head_size;
     config.max_positions = model.max_positions;
@@ -314,7 +371,8 @@ RopeConfig rope_from_config(std::string_view text) {
         std::ranges::all_of(parameters->value->items(),
                             [](const auto& item) { return item.value().is_object() || item.value().is_null(); })) {
         for (const auto& [key, value] : parameters->value->items()) {
-            if (std::ranges::find(layer_types, key) == layer_types.end()) {
+            const bool listed = std::ranges::find(config.layer_types, key) != config.layer_types.end();
+            if (!listed && std::ranges::find(layer_types, key) == layer_types.end()) {
                 fail_rope("rope_parameters." + shown(key), "a kind of layer such as full_attention", shown(value));
             }
             if (value.is_object()) { config.kinds.push_back(model.layer(key, *parameters->object(key))); }
@@ -324,16 +382,25 @@ RopeConfig rope_from_config(std::string_view text) {
     }
     const auto scaling = top.object("rope_scaling");
     const Object settings = parameters ? *parameters : scaling ? *scaling : Object{&nothing, ""};
-    if (const auto local = top.number("rope_local_base_freq")) {
+    if (model.type == "modernbert") {
+        config.kinds = {model.layer("full_attention", settings), model.layer("sliding_attention", settings)};
+        return config;
+    }
+    const auto local = top.number("rope_local_base_freq");
+    if (family->settings == RopeFamily::Settings::by_layer && !local) {
+        fail_rope("rope_parameters", "settings for each kind of layer of " + shown(std::string(family->type)),
+                  parameters || scaling ? "one for all" : "no such key");
+    }
+    if (family->settings == RopeFamily::Settings::needed && !parameters && !scaling) {
+        fail_rope("rope_parameters", "how a model of type " + shown(std::string(family->type)) + " is scaled",
+                  "no such key");
+    }
+    if (local) {
         config.kinds = {model.layer("full_attention", settings), model.layer("sliding_attention", {&nothing, ""})};
         config.kinds[1].rope.theta = *local;
         if (!(*local > 0) || !std::isfinite(*local)) {
             fail_rope("rope_local_base_freq", "a positive number", shown(*local));
         }
-        return config;
-    }
-    if (model.type == "modernbert") {
-        config.kinds = {model.layer("full_attention", settings), model.layer("sliding_attention", settings)};
         return config;
     }
     config.kinds = {model.layer("", settings)};

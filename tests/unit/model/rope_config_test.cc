@@ -166,6 +166,67 @@ TEST(RopeConfig, RefusesByName) {
     refused(R"("layer_types":[1])", "layer_types: expected a list of strings, got 1 in it");
 }
 
+TEST(RopeConfig, KnowsOnlyTypesThatWereChecked) {
+    const auto of_type = [](const std::string& type) {
+        return R"({"model_type":")" + type + R"(","head_dim":64,"rope_theta":1e4})";
+    };
+    EXPECT_EQ(only(rope_from_config(of_type("glm"))).pairing, Pairing::interleaved);
+    EXPECT_EQ(only(rope_from_config(of_type("glm"))).size, 32);  // half of a head, unless the file says otherwise
+    EXPECT_EQ(error_of(of_type("glimmer_7")),
+              "[rope_from_config] model_type: expected a type whose rotation was checked against transformers, got "
+              "\"glimmer_7\"");
+    EXPECT_EQ(error_of(R"({"model_type":"some_vision_model","text_config":)" + of_type("glimmer_7") + "}"),
+              "[rope_from_config] text_config.model_type: expected a type whose rotation was checked against "
+              "transformers, got \"glimmer_7\"");
+    EXPECT_EQ(only(rope_from_config(R"({"model_type":"llama4","text_config":)" + of_type("llama4_text") + "}")).pairing,
+              Pairing::interleaved);
+    // What their files leave unsaid differs by layer, or is scaled.
+    EXPECT_TRUE(error_of(of_type("gemma3_text")).starts_with("[rope_from_config] rope_parameters: expected settings"));
+    EXPECT_TRUE(error_of(of_type("gpt_oss")).starts_with("[rope_from_config] rope_parameters: expected how a model"));
+    EXPECT_EQ(error_of(R"({"model_type":"falcon","head_dim":64,"alibi":true})"),
+              "[rope_from_config] alibi: expected false, for a model with rotary positions, got true");
+    EXPECT_EQ(error_of(R"({"model_type":"esm","head_dim":64,"position_embedding_type":"absolute"})"),
+              "[rope_from_config] position_embedding_type: expected rope or rotary, for a model with rotary positions, "
+              "got \"absolute\"");
+}
+
+TEST(RopeConfig, HeadsOfTheirOwnSize) {
+    EXPECT_EQ(only(rope_from_config(
+                       R"({"model_type":"jetmoe","hidden_size":2048,"num_attention_heads":32,"kv_channels":128})"))
+                  .size,
+              128);
+    EXPECT_EQ(
+        only(rope_from_config(
+                 R"({"model_type":"zamba2","hidden_size":2560,"num_attention_heads":32,"attention_head_dim":160})"))
+            .size,
+        160);
+    const std::string parameters =
+        R"("rope_parameters":{"full_attention":{"rope_type":"proportional","partial_rotary_factor":0.25,"rope_theta":1e6},
+        "sliding_attention":{"rope_type":"default","rope_theta":1e4}}})";
+    const std::string gemma = R"({"model_type":"gemma4_text","head_dim":256,)";
+    const std::string layers = R"("layer_types":["sliding_attention","full_attention","full_attention"],)";
+    for (const std::string& large : {std::string(R"("global_head_dim":512,)"),
+                                     layers + R"("per_layer_config":{"01":{"head_dim":512},"2":{"head_dim":512}},)"}) {
+        const RopeConfig config = rope_from_config(gemma + large + parameters);
+        ASSERT_EQ(config.kinds.size(), 2U);
+        EXPECT_EQ(config.kinds[0].rope.size, 512);
+        EXPECT_EQ(config.kinds[1].rope.size, 256);
+    }
+    EXPECT_EQ(error_of(gemma + layers + R"("per_layer_config":{"01":{"head_dim":512}},)" + parameters),
+              "[rope_from_config] per_layer_config: expected one head_dim for all layers of kind \"full_attention\", "
+              "got 256 and 512");
+}
+
+TEST(RopeConfig, NumbersThatJsonDoesNotHave) {
+    const Rope rope = only(rope_from_config(
+        llama(R"("time_step_limit":[0.0,Infinity,-Infinity],"x":NaN,"note":"Infinity \"Infinity\" -Infinity")")));
+    EXPECT_EQ(rope.size, 8);
+    EXPECT_EQ(error_of(llama(R"("rope_theta":Infinity)")),
+              "[rope_from_config] rope_theta: expected a number, got \"Infinity\"");
+    EXPECT_TRUE(error_of(llama(R"("rope_theta":Infinitys)")).starts_with("[rope_from_config] json: expected JSON"));
+    EXPECT_TRUE(error_of(llama(R"("rope_theta":1Infinity)")).starts_with("[rope_from_config] json: expected JSON"));
+}
+
 TEST(RopeConfig, HostileText) {
     const auto refused = [](const std::string& json, const std::string& start) {
         const std::string text = error_of(json);
