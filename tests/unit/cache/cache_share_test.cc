@@ -86,7 +86,7 @@ TEST(CacheShare, OptionsThatDependOnTheEntryAreNotShared) {
     Context context(1);
     const Family family(context);
     const Tokens tokens(6, 50);
-    const Tensor bias = random(DType::f32, {6, 1, 1, 40}, 3), slopes = random(DType::f32, {6, heads}, 4);
+    const Tensor bias = random(DType::f32, {6, 1, 1, 35}, 3), slopes = random(DType::f32, {6, heads}, 4);
     for (const AttentionOptions& options : {AttentionOptions{.bias = bias}, AttentionOptions{.alibi_slopes = slopes},
                                             AttentionOptions{.pattern = patterns::parse("causal & window(9, 0)")},
                                             AttentionOptions{.dropout = {.p = 0.2}}}) {
