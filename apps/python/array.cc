@@ -102,7 +102,8 @@ Array::Array(const char* function, const char* argument, nb::handle object, Acce
     : function_(function), argument_(argument), access_(access), where_(where) {
     if (object.is_none()) { return; }
     const ArrayType& type = array_type(object);
-    if (type.is_torch && access != Access::read_detached && requires_gradient(object)) {
+    if (type.is_torch && type.protocol != Protocol::opaque && access != Access::read_detached &&
+        requires_gradient(object)) {
         refuse("a tensor that needs no gradient (the functions of heed.torch pass gradients on; detach() cuts them)",
                "requires_grad=True");
     }
@@ -121,6 +122,9 @@ Array::Array(const char* function, const char* argument, nb::handle object, Acce
             break;
         case Protocol::buffer: take_buffer(object); break;
         case Protocol::numbers: take_numbers(object); break;
+        case Protocol::opaque:
+            refuse("a tensor with numbers in memory (the functions of heed.torch take some others)",
+                   name_of_type(object));
         case Protocol::none:
             throw nb::type_error(
                 ("[" + std::string(function) + "] " + argument + ": expected an array, got " + name_of_type(object))

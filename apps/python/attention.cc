@@ -85,7 +85,8 @@ nb::object plain_attention_with(nb::handle q, nb::handle k, nb::handle v, nb::ha
                                 nb::handle grouped, const Keywords&) {
     constexpr const char* f = "attend";
     for (const nb::handle tensor : {q, k, v}) {
-        if (!array_type(tensor).is_torch || requires_gradient(tensor)) { return nb::none(); }
+        const ArrayType& type = array_type(tensor);
+        if (!type.is_torch || type.protocol == Protocol::opaque || requires_gradient(tensor)) { return nb::none(); }
     }
     if (is_autocast() || is_on_gpu(q)) { return nb::none(); }
     const Array queries(f, "q", q, Access::read_detached, Where::anywhere);

@@ -43,10 +43,21 @@ bool has_fields(nb::handle object) {
            std::equal(told->strides, told->strides + count, array->strides);
 }
 
+/// Has the class a __torch_dispatch__ of its own?
+bool decides_itself(nb::handle python_type) {
+    const nb::object tensor = nb::module_::import_("torch").attr("Tensor");
+    if (!nb::hasattr(python_type, "__torch_dispatch__")) { return false; }
+    return !nb::object(python_type.attr("__torch_dispatch__")).is(nb::object(tensor.attr("__torch_dispatch__")));
+}
+
 ArrayType inspect(nb::handle object) {
     ArrayType type;
     const nb::handle python_type = object.type();
     type.is_torch = inherits(python_type, "torch", "Tensor");
+    if (type.is_torch && decides_itself(python_type)) {
+        type.protocol = Protocol::opaque;
+        return type;
+    }
     if (nb::hasattr(python_type, "__dlpack_c_exchange_api__")) {
         const nb::object capsule = python_type.attr("__dlpack_c_exchange_api__");
         if (PyCapsule_IsValid(capsule.ptr(), "dlpack_exchange_api") != 0) {

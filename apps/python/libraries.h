@@ -19,6 +19,7 @@ enum class Protocol : std::uint8_t {
     dlpack,     ///< the method __dlpack__, often Python code: microseconds
     buffer,     ///< Python's own
     numbers,    ///< a list or tuple
+    opaque,     ///< a class of PyTorch's tensors that decides itself what they hold: there may be no memory behind one
     none,
 };
 

@@ -6,15 +6,22 @@ import math
 from typing import Any, Optional
 
 import torch
-from torch.autograd.function import once_differentiable
+from torch.nested._internal.nested_tensor import NestedTensor
+from torch.nn.attention.bias import CausalBias, CausalVariant
 
 from . import _core
 from ._core import Error
+from ._torch_op import attend_in_graph, is_watched, needs_operator
 
 
 def draw_seed() -> int:
     """From PyTorch's generator, so that torch.manual_seed makes dropout repeat itself."""
     return int(torch.empty((), dtype=torch.int64).random_().item())
+
+
+def drawn_in_graph() -> torch.Tensor:
+    """The same as a tensor, which a graph can draw anew each time."""
+    return torch.randint(0, 2**62, (), dtype=torch.int64)
 
 
 def records_gradient(*tensors: Optional[torch.Tensor]) -> bool:
@@ -28,6 +35,30 @@ def as_tensor(x: Any) -> Optional[torch.Tensor]:
     if x is None or isinstance(x, torch.Tensor):
         return x
     return torch.tensor(x, dtype=torch.float64) if isinstance(x, (list, tuple)) else torch.as_tensor(x)
+
+
+class Once(torch.autograd.Function):
+    """The results of a backward pass while a graph of it is made (create_graph=True): constants would pass for
+    derivatives that are 0, so whoever goes back through them is told."""
+
+    @staticmethod
+    def forward(ctx, name, count, *tensors):  # type: ignore[no-untyped-def]
+        ctx.name = name
+        return tuple(None if x is None else x.view_as(x) for x in tensors[:count])
+
+    @staticmethod
+    def backward(ctx, *_):  # type: ignore[no-untyped-def]
+        raise RuntimeError(
+            f"[{ctx.name}] expected to be differentiated once, got a second time: heed has no second derivatives of it"
+        )
+
+
+def differentiated_once(name: str, gradients: tuple, inputs: tuple) -> tuple:  # type: ignore[type-arg]
+    """`gradients`, tied to the inputs they were computed from where a graph is being made."""
+    if not torch.is_grad_enabled():
+        return gradients
+    tied = [x for x in inputs if isinstance(x, torch.Tensor)]
+    return Once.apply(name, len(gradients), *gradients, *tied)
 
 
 class Attend(torch.autograd.Function):
@@ -50,11 +81,16 @@ class Attend(torch.autograd.Function):
         return out, lse
 
     @staticmethod
-    @once_differentiable
     def backward(ctx, dout, dlse):  # type: ignore[no-untyped-def]
-        q, k, v, out, lse, bias, alibi_slopes, sinks = ctx.saved_tensors
         if dout is None and dlse is None:
             return (None,) * 8
+        with torch.no_grad():
+            gradients = Attend.gradients(ctx, dout, dlse)
+        return *differentiated_once("attend", gradients, (*ctx.saved_tensors, dout, dlse)), None, None
+
+    @staticmethod
+    def gradients(ctx, dout, dlse):  # type: ignore[no-untyped-def]
+        q, k, v, out, lse, bias, alibi_slopes, sinks = ctx.saved_tensors
         if dout is None:
             dout = out.new_zeros(()).expand(out.shape)
         needs = ctx.needs_input_grad
@@ -77,7 +113,7 @@ class Attend(torch.autograd.Function):
         dbias = g.dbias.to(bias.dtype) if needs[3] else None
         dslopes = g.dalibi_slopes.to(alibi_slopes.dtype) if needs[4] else None
         dsinks = g.dsinks.to(sinks.dtype) if needs[5] else None
-        return g.dq, g.dk, g.dv, dbias, dslopes, dsinks, None, None
+        return g.dq, g.dk, g.dv, dbias, dslopes, dsinks
 
 
 def attend(
@@ -103,10 +139,17 @@ def attend(
     >>> q.grad.shape
     torch.Size([1, 1, 2, 4])
     """
+    bias, alibi_slopes, sinks = as_tensor(bias), as_tensor(alibi_slopes), as_tensor(sinks)
+    if needs_operator(q, k, v, bias, alibi_slopes, sinks, options.get("allow")):
+        if dropout:
+            options["dropout"] = dropout
+            options["seed"] = drawn_in_graph() if seed is None else seed
+        given = {"bias": bias, "alibi_slopes": alibi_slopes, "sinks": sinks}
+        results = attend_in_graph(q, k, v, {**options, **given})
+        return results if lse else results[0]
     if dropout:
         options["dropout"] = dropout
         options["seed"] = draw_seed() if seed is None else seed
-    bias, alibi_slopes, sinks = as_tensor(bias), as_tensor(alibi_slopes), as_tensor(sinks)
     if records_gradient(q, k, v, bias, alibi_slopes, sinks):
         out, sums = Attend.apply(q, k, v, bias, alibi_slopes, sinks, options)
         return (out, sums) if lse else out
@@ -147,6 +190,47 @@ def _to_four_axes(
     return flat(q, leading), flat(k, kv_leading), flat(v, kv_leading), mask, leading
 
 
+def _rows(name: str, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The sequences [B,H,j,D] of a jagged tensor end to end, [1,H,sum of j,D], and where each begins and ends."""
+    if not isinstance(x, NestedTensor) or x.dim() != 4 or x._ragged_idx != 2 or x.lengths() is not None:
+        raise Error(
+            f"[scaled_dot_product_attention] {name}: expected a jagged tensor [B,H,j,D] without holes beside the others, "
+            f"got {type(x).__name__} {tuple(x.shape)}"
+        )
+    straight = x.transpose(1, 2)  # [B,j,H,D], whose values are [sum of j,H,D]
+    return straight.values().transpose(0, 1)[None], straight.offsets()
+
+
+def _packed(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: Any,
+    dropout_p: float,
+    is_causal: bool,
+    scale: Optional[float],
+    grouped: bool,
+) -> torch.Tensor:
+    """Jagged tensors: sequences of different lengths, packed, and so nothing is padded."""
+    if mask is not None:
+        raise Error("[scaled_dot_product_attention] attn_mask: expected None beside jagged tensors, got one")
+    if key.shape[1] != query.shape[1] and not grouped:
+        raise Error(
+            f"[scaled_dot_product_attention] key: expected {query.shape[1]} heads as in query, or enable_gqa, "
+            f"got {key.shape[1]}"
+        )
+    (q, cu_q), (k, cu_k), (v, cu_v) = (_rows(n, x) for n, x in (("query", query), ("key", key), ("value", value)))
+    if cu_v is not cu_k and not torch.equal(cu_v, cu_k):
+        raise Error("[scaled_dot_product_attention] value: expected sequences as long as key's, got others")
+    options: dict[str, Any] = {"cu_seqlens_q": cu_q, "cu_seqlens_k": cu_k, "causal": is_causal, "align": "top_left"}
+    out = attend(q, k, v, dropout=dropout_p, scale=scale, **options)
+    rows = out[0].transpose(0, 1)
+    straight = query.transpose(1, 2)
+    return torch.nested.nested_tensor_from_jagged(
+        rows, straight.offsets(), min_seqlen=straight._maybe_min_seqlen, max_seqlen=straight._maybe_max_seqlen
+    ).transpose(1, 2)
+
+
 def scaled_dot_product_attention(
     query: torch.Tensor,
     key: torch.Tensor,
@@ -167,10 +251,25 @@ def scaled_dot_product_attention(
     >>> heed.torch.scaled_dot_product_attention(x, x, x, is_causal=True).shape
     torch.Size([2, 3, 5, 4])
     """
-    if attn_mask is None and not dropout_p:
+    if type(query) is NestedTensor:
+        return _packed(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+    watched = is_watched()
+    if attn_mask is None and not dropout_p and not watched and not query.is_meta:
         out = _core._plain_attention(query, key, value, is_causal, scale, enable_gqa)
         if out is not None:
             return out
+    align = "top_left"
+    if isinstance(attn_mask, CausalBias):
+        if is_causal:
+            raise Error("[scaled_dot_product_attention] attn_mask: expected no CausalBias where is_causal is set, got one")
+        rows, columns = query.shape[-2], key.shape[-2]
+        if (attn_mask.seq_len_q, attn_mask.seq_len_kv) != (rows, columns):
+            raise Error(
+                f"[scaled_dot_product_attention] attn_mask: expected a CausalBias of {rows} queries and {columns} keys, "
+                f"got one of {attn_mask.seq_len_q} and {attn_mask.seq_len_kv}"
+            )
+        align = "top_left" if attn_mask.variant == CausalVariant.UPPER_LEFT else "bottom_right"
+        attn_mask, is_causal = None, True
     if attn_mask is not None and is_causal:
         raise Error("[scaled_dot_product_attention] attn_mask: expected None where is_causal is set, got a tensor")
     if not 0.0 <= dropout_p <= 1.0:
@@ -190,7 +289,7 @@ def scaled_dot_product_attention(
     bias = None
     if is_causal:
         options["causal"] = True
-        options["align"] = "top_left"
+        options["align"] = align
     if scale is not None:
         options["scale"] = scale
     if mask is not None:
@@ -203,7 +302,11 @@ def scaled_dot_product_attention(
         options["dropout_keep"] = torch.zeros(1, 1, 1, 1, dtype=torch.bool, device=query.device)
     elif dropout_p:
         options["dropout"] = dropout_p
-        options["seed"] = draw_seed()
+        options["seed"] = drawn_in_graph() if watched else draw_seed()
+
+    if watched or needs_operator(q, k, v, mask):
+        out, _ = attend_in_graph(q, k, v, {**options, "bias": bias})
+        return out if leading is None else out.reshape(*leading, *out.shape[-2:])
 
     out = None
     if q.stride(1) < q.stride(2):  # [B,T,H,D] in memory: the result is wanted in that order too

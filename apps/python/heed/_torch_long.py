@@ -5,25 +5,25 @@ from __future__ import annotations
 from typing import Any, NamedTuple, Optional
 
 import torch
-from torch.autograd.function import once_differentiable
 
 from . import _core
 from ._core import InfiniMemory, RopeTable
 from ._results import LinearState
-from ._torch_attention import as_tensor, records_gradient
+from ._torch_attention import as_tensor, differentiated_once, records_gradient
+from ._torch_op import require_plain
 
 
 class Rope(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x, table, options):  # type: ignore[no-untyped-def]
-        ctx.table = table
-        ctx.options = options
-        return _core.rope(x, table, **options)
+    """Linear in x, so that its backward pass is one of these, too, and any number of derivatives is right."""
 
     @staticmethod
-    @once_differentiable
+    def forward(ctx, x, table, options, back):  # type: ignore[no-untyped-def]
+        ctx.table, ctx.options, ctx.back = table, options, back
+        return (_core.rope_backward if back else _core.rope)(x, table, **options)
+
+    @staticmethod
     def backward(ctx, dout):  # type: ignore[no-untyped-def]
-        return _core.rope_backward(dout, ctx.table, **ctx.options), None, None
+        return Rope.apply(dout, ctx.table, ctx.options, not ctx.back), None, None, None
 
 
 def rope(x: torch.Tensor, table: RopeTable, *, positions: Any = None, first: int = 0) -> torch.Tensor:
@@ -32,8 +32,9 @@ def rope(x: torch.Tensor, table: RopeTable, *, positions: Any = None, first: int
     >>> x = torch.ones(1, 1, 3, 4, requires_grad=True)
     >>> heed.torch.rope(x, heed.rope_table(heed.Rope(4))).sum().backward()
     """
+    require_plain("rope", x)
     options = {"positions": positions, "first": first}
-    return Rope.apply(x, table, options) if records_gradient(x) else _core.rope(x, table, **options)
+    return Rope.apply(x, table, options, False) if records_gradient(x) else _core.rope(x, table, **options)
 
 
 class LinearAttend(torch.autograd.Function):
@@ -47,8 +48,13 @@ class LinearAttend(torch.autograd.Function):
         return (out, final.s) if final.z is None else (out, final.s, final.z)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx, dout, ds, dz=None):  # type: ignore[no-untyped-def]
+        with torch.no_grad():
+            gradients = LinearAttend.gradients(ctx, dout, ds, dz)
+        return *differentiated_once("linear_attention", gradients, (*ctx.saved_tensors, dout, ds, dz)), None
+
+    @staticmethod
+    def gradients(ctx, dout, ds, dz):  # type: ignore[no-untyped-def]
         q, k, v, s, z, decay = ctx.saved_tensors
         if dout is None:
             shape = (q.shape[0], q.shape[1], q.shape[2], v.shape[3])
@@ -69,7 +75,7 @@ class LinearAttend(torch.autograd.Function):
         )
         dinitial = (None, None) if g.dinitial is None else (g.dinitial.s, g.dinitial.z)
         ddecay = None if g.ddecay is None else g.ddecay.to(decay.dtype)
-        return g.dq, g.dk, g.dv, *dinitial, ddecay, None
+        return g.dq, g.dk, g.dv, *dinitial, ddecay
 
 
 def linear_attention(
@@ -92,6 +98,7 @@ def linear_attention(
     >>> state.s.sum().backward()
     """
     s, z = (None, None) if initial is None else initial
+    require_plain("linear_attention", q, k, v, s, z, decay)
     decay = as_tensor(decay)
     if records_gradient(q, k, v, s, z, decay):
         out, *state = LinearAttend.apply(q, k, v, s, z, decay, options)
@@ -126,8 +133,14 @@ class InfiniAttend(torch.autograd.Function):
         return out, torch.from_numpy(moved.m), torch.from_numpy(moved.z)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx, dout, dm, dz):  # type: ignore[no-untyped-def]
+        with torch.no_grad():
+            gradients = InfiniAttend.gradients(ctx, dout, dm, dz)
+        inputs = (*ctx.saved_tensors, dout, dm, dz)
+        return *differentiated_once("infini_attention", gradients, inputs), None, None, None
+
+    @staticmethod
+    def gradients(ctx, dout, dm, dz):  # type: ignore[no-untyped-def]
         q, k, v, gates, memory_q, memory_k, sinks, alibi_slopes = ctx.saved_tensors
         if dout is None:
             dout = q.new_zeros(()).expand(q.shape[0], q.shape[1], q.shape[2], v.shape[3])
@@ -157,7 +170,7 @@ class InfiniAttend(torch.autograd.Function):
             for gradient, of in ((g.dgates, gates), (g.dsinks, sinks), (g.dalibi_slopes, alibi_slopes))
         )
         dgates, dsinks, dslopes = small
-        return g.dq, g.dk, g.dv, dgates, g.dmemory_q, g.dmemory_k, dsinks, dslopes, g.dm, g.dz, None, None, None
+        return g.dq, g.dk, g.dv, dgates, g.dmemory_q, g.dmemory_k, dsinks, dslopes, g.dm, g.dz
 
 
 def infini_attention(
@@ -185,6 +198,7 @@ def infini_attention(
     >>> out.sum().backward()
     """
     m, z = (None, None) if state is None else (state.m, state.z)
+    require_plain("infini_attention", q, k, v, gates, memory_q, memory_k, m, z)
     before = InfiniMemory() if state is None else state.memory
     moved = before.clone()
     sinks, alibi_slopes = as_tensor(sinks), as_tensor(alibi_slopes)
