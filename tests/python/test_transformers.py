@@ -96,3 +96,141 @@ def test_encoder_and_decoder_with_a_position_bias():
         model.set_attn_implementation("heed")
         got = model(source, attention_mask=padding, decoder_input_ids=target).logits
     assert torch.allclose(got, expected, atol=1e-5)
+
+
+FEW = dict(
+    vocab_size=50, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+    intermediate_size=48, max_position_embeddings=64,
+)  # fmt: skip
+
+
+def small_models():
+    yield transformers.LlamaConfig(**FEW)
+    yield transformers.MistralConfig(**FEW, sliding_window=6)
+    yield transformers.Gemma2Config(**FEW, head_dim=8, sliding_window=5)
+    yield transformers.GPT2Config(vocab_size=50, n_embd=32, n_layer=2, n_head=4, n_positions=64)
+
+
+@pytest.mark.parametrize("config", list(small_models()), ids=lambda config: config.model_type)
+def test_windows_padding_caches_and_weights(config):
+    heed.torch.register_transformers()
+    torch.manual_seed(0)
+    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
+    tokens = torch.randint(1, 50, (2, 20))
+    left, right = torch.ones(2, 20, dtype=int), torch.ones(2, 20, dtype=int)
+    left[1, :5], right[1, 15:] = 0, 0
+    found = {}
+    for name in ("eager", "heed"):
+        model.set_attn_implementation(name)
+        with torch.no_grad():
+            whole = model(tokens, output_attentions=True)
+            found[name] = [
+                whole.logits,
+                model(tokens, attention_mask=left).logits[left.bool()],
+                model(tokens, attention_mask=right).logits[right.bool()],
+                *whole.attentions,
+            ]
+            for cache in (None, "static"):
+                found[name].append(
+                    model.generate(
+                        tokens, attention_mask=left, max_new_tokens=8, do_sample=False, pad_token_id=0,
+                        cache_implementation=cache,
+                    ).float()
+                )  # fmt: skip
+    assert len(found["heed"]) == len(found["eager"]) == 7
+    for ours, theirs in zip(found["heed"], found["eager"]):
+        assert torch.allclose(ours, theirs, atol=1e-5)
+
+
+def test_masks_say_what_they_mean():
+    from transformers.masking_utils import causal_mask_function, sdpa_mask, sliding_window_causal_mask_function
+
+    from heed._transformers import Mask, transformers_mask
+
+    assert transformers_mask(2, 5, 5) is None
+    window = sliding_window_causal_mask_function(3)
+    padded = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]])
+    for given in (
+        dict(q_length=5, kv_length=5, mask_function=window, local_size=3),
+        dict(q_length=2, kv_length=5, q_offset=3, mask_function=window, local_size=3),
+        dict(q_length=2, kv_length=8, q_offset=3, mask_function=window, local_size=3),
+        dict(q_length=5, kv_length=5, attention_mask=padded),
+        dict(q_length=5, kv_length=5, attention_mask=padded.flip(1)),
+        dict(q_length=3, kv_length=9, q_offset=4, mask_function=causal_mask_function),
+    ):
+        mask = transformers_mask(2, **given)
+        assert isinstance(mask, Mask) and mask.options
+        expected = sdpa_mask(2, **given, allow_is_causal_skip=False)
+        assert torch.equal(mask & True, expected)  # whoever computes with it gets the numbers
+        assert torch.equal(mask[..., :2], expected[..., :2])
+        q, k = torch.randn(2, 1, expected.shape[2], 4), torch.randn(2, 1, expected.shape[3], 4)
+        weights = heed.attention_weights(q, k, **mask.options)
+        assert torch.equal(weights > 0, expected)
+
+
+def models_with_attention_of_their_own():
+    t = transformers
+    few = dict(vocab_size=50, hidden_size=32, num_hidden_layers=1, num_attention_heads=4, intermediate_size=48)
+    bart = dict(vocab_size=50, d_model=32, encoder_layers=1, decoder_layers=1, encoder_attention_heads=4,
+                decoder_attention_heads=4)  # fmt: skip
+    return {
+        "Bloom": lambda: t.BloomConfig(vocab_size=50, hidden_size=32, n_layer=1, n_head=4),
+        "Mpt": lambda: t.MptConfig(vocab_size=50, d_model=32, n_layers=1, n_heads=4),
+        "CodeGen": lambda: t.CodeGenConfig(vocab_size=50, n_embd=32, n_layer=1, n_head=4, rotary_dim=4),
+        "XGLM": lambda: t.XGLMConfig(vocab_size=50, d_model=32, num_layers=1, attention_heads=4, ffn_dim=32),
+        "MPNet": lambda: t.MPNetConfig(**few),
+        "RoFormer": lambda: t.RoFormerConfig(**few),
+        "RemBert": lambda: t.RemBertConfig(**few),
+        "MegatronBert": lambda: t.MegatronBertConfig(**few),
+        "Longformer": lambda: t.LongformerConfig(**few, attention_window=4),
+        "LED": lambda: t.LEDConfig(**bart, attention_window=4),
+        "BigBird": lambda: t.BigBirdConfig(**few),
+        "BigBirdPegasus": lambda: t.BigBirdPegasusConfig(**bart),
+        "PegasusX": lambda: t.PegasusXConfig(**bart),
+        "NllbMoe": lambda: t.NllbMoeConfig(**bart),
+        "ConvBert": lambda: t.ConvBertConfig(**few),
+        "Mvp": lambda: t.MvpConfig(**bart),
+        "IBert": lambda: t.IBertConfig(**few),
+        "Nystromformer": lambda: t.NystromformerConfig(**few),
+        "SqueezeBert": lambda: t.SqueezeBertConfig(**few, embedding_size=32),
+        "Tapas": lambda: t.TapasConfig(**few),
+        "GPTNeoXJapanese": lambda: t.GPTNeoXJapaneseConfig(vocab_size=50, hidden_size=32, num_hidden_layers=1,
+                                                           num_attention_heads=4),
+        "Falcon": lambda: t.FalconConfig(vocab_size=50, hidden_size=32, num_hidden_layers=1, num_attention_heads=4),
+        "GPTJ": lambda: t.GPTJConfig(vocab_size=50, n_embd=32, n_layer=1, n_head=4, rotary_dim=4),
+        "GPTNeo": lambda: t.GPTNeoConfig(vocab_size=50, hidden_size=32, num_layers=2, num_heads=4,
+                                         attention_types=[[["global", "local"], 1]]),
+        "Sam": lambda: t.SamConfig(),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", list(models_with_attention_of_their_own()))
+def test_models_with_attention_of_their_own_are_refused(name):
+    heed.torch.register_transformers()
+    config = models_with_attention_of_their_own()[name]()
+    with pytest.raises(heed.Error, match=f"exchangeable, got {name}"):
+        transformers.AutoModel.from_config(config, attn_implementation="heed")
+
+
+def test_trocr_is_refused():
+    heed.torch.register_transformers()
+    config = transformers.TrOCRConfig(vocab_size=50, d_model=32, decoder_layers=1, decoder_attention_heads=4)
+    with pytest.raises(heed.Error, match="exchangeable, got TrOCR"):
+        transformers.TrOCRForCausalLM._from_config(config, attn_implementation="heed")
+
+
+def test_deepseek_v4_gets_the_mask_that_it_appends_to():
+    heed.torch.register_transformers()
+    torch.manual_seed(0)
+    config = transformers.DeepseekV4Config(
+        vocab_size=50, hidden_size=32, moe_intermediate_size=16, num_hidden_layers=3, num_attention_heads=4,
+        head_dim=16, q_lora_rank=16, n_routed_experts=4, num_experts_per_tok=2, sliding_window=4, o_groups=2,
+        o_lora_rank=8, index_n_heads=2, index_head_dim=16, index_topk=2, max_position_embeddings=64, hc_mult=2,
+        compress_rates={"compressed_sparse_attention": 2, "heavily_compressed_attention": 4},
+    )  # fmt: skip
+    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
+    tokens = torch.randint(2, 50, (2, 13))
+    with torch.no_grad():
+        expected = model(tokens).logits
+        model.set_attn_implementation("heed")
+        assert torch.allclose(model(tokens).logits, expected, atol=1e-5)
