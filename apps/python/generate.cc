@@ -45,12 +45,12 @@ std::vector<std::string> texts_of(nb::handle given) {
     return nb::cast<std::vector<std::string>>(given);
 }
 
-struct Keywords {
+struct GenerateKeywords {
     GenerateOptions generate;
     SearchOptions search;
 };
 
-Tensor run(Context& context, const Model& model, const View& ids, const View& mask, const Keywords& keywords) {
+Tensor run(Context& context, const Model& model, const View& ids, const View& mask, const GenerateKeywords& keywords) {
     const bool beams = keywords.search.num_beams > 1;
     return beams ? search_rows(context, model, ids, mask, keywords.search)
                  : generate_rows(context, model, ids, mask, keywords.generate);
@@ -58,7 +58,7 @@ Tensor run(Context& context, const Model& model, const View& ids, const View& ma
 
 /// Text in, text out: each on its own row, as rows of a batch differ in length.
 nb::object generate_text(Context& context, const Model& model, const Tokenizer& tokenizer, nb::handle given,
-                         Keywords keywords) {
+                         GenerateKeywords keywords) {
     nb::list results;
     std::vector<std::string> texts = texts_of(given);
     for (const std::string& text : texts) {
@@ -85,7 +85,7 @@ nb::object generate_(const Model& model, nb::handle inputs, nb::handle attention
     if (num_beams > 1 && (do_sample || repetition_penalty != 1 || stop_strings)) {
         refuse(f, "num_beams", "1 with do_sample, repetition_penalty or stop_strings", std::to_string(num_beams));
     }
-    Keywords keywords;
+    GenerateKeywords keywords;
     keywords.search.max_new_tokens = max_new_tokens;
     keywords.search.min_new_tokens = min_new_tokens;
     keywords.search.num_beams = num_beams;

@@ -137,13 +137,13 @@ private:
 class Decoding;
 
 /// A text that is being continued: what its tokens left in the caches. Moves; fork() copies.
-class HEED_API Sequence {
+class HEED_API CachedSequence {
 public:
-    Sequence() = default;
+    CachedSequence() = default;
     /// Tokens so far.
     std::int64_t length() const { return length_; }
     /// The same text once more; memory is shared until one of the two goes on.
-    Sequence fork() const;
+    CachedSequence fork() const;
     /// Forgets the tokens from `length` on. Models with linear or Infini-attention can only forget everything.
     void truncate(std::int64_t length);
     explicit operator bool() const { return !caches_.empty(); }
@@ -171,7 +171,7 @@ struct DecodingOptions {
 
 /// What a step takes and gives: the new tokens of each sequence, end to end.
 struct DecodingBatch {
-    std::vector<Sequence*> sequences{};
+    std::vector<CachedSequence*> sequences{};
     std::vector<std::int64_t> tokens{};
     std::vector<std::int64_t> counts{};  ///< of each sequence, 1 or more; empty: one each
     bool all_logits = false;             ///< of every token instead of the last of each sequence
@@ -183,9 +183,9 @@ public:
     explicit Decoding(const Model& model, const DecodingOptions& options = {});
 
     /// Empty; of a decoder.
-    Sequence create() const;
+    CachedSequence create() const;
     /// Of an encoder-decoder: runs the encoder over the source [S], i64 or i32, and keeps its keys and values.
-    Sequence create(Context& context, const View& source);
+    CachedSequence create(Context& context, const View& source);
 
     /// Logits [N,V], or [T,V] of all tokens, in f32. A full cache is a CacheFull and nothing has changed.
     Tensor step(Context& context, const DecodingBatch& batch);

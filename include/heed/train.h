@@ -32,6 +32,7 @@ namespace heed {
 struct TaskExample {
     std::string source;
     std::string target;
+    std::string asked = {};  ///< as long as target: '1' where the answer counts; empty: everywhere
 };
 
 struct TaskInfo {

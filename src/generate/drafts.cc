@@ -50,7 +50,7 @@ std::vector<std::int64_t> Drafts::from_text(const Ask& ask, std::int64_t count) 
 
 /// Draws with the random numbers that the model itself will draw with, so that two models that agree propose alike.
 std::vector<std::int64_t> Drafts::from_model(Context& context, const Ask& ask, std::int64_t count) {
-    Sequence& sequence = ask.state->sequence;
+    CachedSequence& sequence = ask.state->sequence;
     if (!sequence) { sequence = decoding_->create(); }
     const auto size = static_cast<std::int64_t>(ask.text.size());
     if (sequence.length() >= size) { sequence.truncate(size - 1); }  // what it guessed last time and did not come

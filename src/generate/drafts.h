@@ -6,7 +6,7 @@ namespace heed {
 
 /// What a draft model remembers of a text.
 struct DraftState {
-    Sequence sequence{};
+    CachedSequence sequence{};
 };
 
 /// Guesses of what comes next: from the text itself, or from a smaller model.
@@ -23,7 +23,7 @@ public:
         std::int64_t made = 0;
     };
     std::vector<std::int64_t> propose(Context& context, const Ask& ask);
-    void forget(DraftState& state) { state.sequence = Sequence(); }
+    void forget(DraftState& state) { state.sequence = CachedSequence(); }
 
 private:
     std::vector<std::int64_t> from_text(const Ask& ask, std::int64_t count) const;

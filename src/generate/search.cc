@@ -54,7 +54,7 @@ std::span<float> row_of(Tensor& logits, std::int64_t row) {
 
 // ---- Greedy --------------------------------------------------------------------------------------------------------
 
-std::vector<std::int64_t> greedy(Context& context, Decoding& decoding, Sequence sequence,
+std::vector<std::int64_t> greedy(Context& context, Decoding& decoding, CachedSequence sequence,
                                  std::vector<std::int64_t> text, const Plan& plan) {
     std::vector<std::int64_t> next = text;
     for (std::int64_t made = 0; made < plan.options.max_new_tokens; ++made) {
@@ -187,10 +187,10 @@ private:
     std::vector<Beam> finished_;
 };
 
-std::vector<std::int64_t> beams(Context& context, Decoding& decoding, Sequence first,
+std::vector<std::int64_t> beams(Context& context, Decoding& decoding, CachedSequence first,
                                 const std::vector<std::int64_t>& prompt, const Plan& plan) {
     BeamSearch search(plan, prompt);
-    std::vector<Sequence> sequences;
+    std::vector<CachedSequence> sequences;
     std::int64_t made = 0;
     for (bool goes_on = plan.options.max_new_tokens > 0; goes_on; ++made) {
         DecodingBatch batch;
@@ -210,14 +210,14 @@ std::vector<std::int64_t> beams(Context& context, Decoding& decoding, Sequence f
                 sequences.push_back(first.fork());
             }
             logits = std::move(all);
-            first = Sequence();
+            first = CachedSequence();
         }
         for (std::int64_t b = 0; b < plan.options.num_beams; ++b) {
             log_softmax(row_of(logits, b));
             restrict_row(plan, made, row_of(logits, b));
         }
         goes_on = search.advance(logits);
-        std::vector<Sequence> next;
+        std::vector<CachedSequence> next;
         for (const Beam& beam : search.running()) { next.push_back(sequences[beam.parent].fork()); }
         sequences = std::move(next);
     }
@@ -300,7 +300,7 @@ std::vector<std::int64_t> search(Context& context, Decoding& decoding, std::span
         }
     }
     std::vector<std::int64_t> text(prompt.begin(), prompt.end());
-    Sequence sequence;
+    CachedSequence sequence;
     if (plan.encoder_decoder) {
         sequence = decoding.create(context, View(prompt.data(), {static_cast<std::int64_t>(prompt.size())}));
         const auto start = c.decoder_start ? c.decoder_start : c.bos;

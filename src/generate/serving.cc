@@ -41,7 +41,7 @@ struct Job {
     std::vector<std::int64_t> text;     // what the decoder reads: prompt, or its start token; then the new tokens
     std::size_t prompt = 0;             // of `text`
     std::vector<std::int64_t> drafted;  // proposed behind the last token of the text, in this step
-    Sequence sequence;
+    CachedSequence sequence;
     std::optional<DecodeStream> stream;
     DraftState draft;
     Generated result;
@@ -318,7 +318,7 @@ struct ServingLoop::State {
                                            [](const auto& a, const auto& b) { return a->id < b->id; });
         std::shared_ptr<Job> job = *last;
         running.erase(last);
-        job->sequence = Sequence();
+        job->sequence = CachedSequence();
         job->drafted.clear();
         drafts.forget(job->draft);
         ++statistics.evictions;
@@ -340,7 +340,7 @@ struct ServingLoop::State {
     }
 
     void release(Job& job) {
-        job.sequence = Sequence();
+        job.sequence = CachedSequence();
         drafts.forget(job.draft);
     }
 

@@ -28,8 +28,8 @@ CachePool make_pool(CacheConfig c, const DecodingOptions& options, std::int64_t 
 
 }  // namespace
 
-Sequence Sequence::fork() const {
-    Sequence result;
+CachedSequence CachedSequence::fork() const {
+    CachedSequence result;
     for (const Cache& cache : caches_) { result.caches_.push_back(cache.fork()); }
     for (const Cache& cache : cross_) { result.cross_.push_back(cache.fork()); }
     result.length_ = length_;
@@ -37,7 +37,7 @@ Sequence Sequence::fork() const {
     return result;
 }
 
-void Sequence::truncate(std::int64_t length) {
+void CachedSequence::truncate(std::int64_t length) {
     for (Cache& cache : caches_) { cache.truncate(length); }
     length_ = length;
 }
@@ -79,16 +79,16 @@ std::int64_t Decoding::free_pages() const {
     return least;
 }
 
-Sequence Decoding::create() const {
+CachedSequence Decoding::create() const {
     if (model_.config().kind != ModelKind::decoder) {
         throw Error("[Decoding::create] source: expected, for an encoder-decoder, got none");
     }
-    Sequence sequence;
+    CachedSequence sequence;
     for (const Group& group : groups_) { sequence.caches_.push_back(group.pool.create()); }
     return sequence;
 }
 
-Sequence Decoding::create(Context& context, const View& source) {
+CachedSequence Decoding::create(Context& context, const View& source) {
     const ModelState& m = model_.state();
     if (m.config.kind != ModelKind::encoder_decoder) {
         throw Error("[Decoding::create] source: expected none for a decoder, got one");
@@ -104,7 +104,7 @@ Sequence Decoding::create(Context& context, const View& source) {
     StackRun run{.model = m, .config = m.config.encoder, .stack = m.graph.encoder, .options = plan};
     run.ids = ids.view();
     const Value memory = run_stack(tape, run);
-    Sequence sequence;
+    CachedSequence sequence;
     for (const Group& group : groups_) { sequence.caches_.push_back(group.pool.create()); }
     sequence.cross_.push_back(cross_[0].create());
     for (std::size_t i = 0; i < m.graph.decoder.layers.size(); ++i) {
@@ -171,7 +171,7 @@ Tensor Decoding::step(Context& context, const DecodingBatch& batch) {
     std::vector<std::int64_t> before;
     std::int64_t at = 0;
     for (std::size_t b = 0; b < batch.sequences.size(); ++b) {
-        const Sequence& sequence = *batch.sequences[b];
+        const CachedSequence& sequence = *batch.sequences[b];
         if (!sequence) { throw Error("[Decoding::step] sequences: expected ones that create made, got an empty one"); }
         before.push_back(sequence.length());
         for (std::int64_t t = 0; t < packed.counts[b]; ++t) {
@@ -190,7 +190,7 @@ Tensor Decoding::step(Context& context, const DecodingBatch& batch) {
 
     std::vector<CacheBatch> caches(groups_.size());
     for (std::size_t g = 0; g < groups_.size(); ++g) {
-        for (Sequence* sequence : batch.sequences) { caches[g].caches.push_back(&sequence->caches_[g]); }
+        for (CachedSequence* sequence : batch.sequences) { caches[g].caches.push_back(&sequence->caches_[g]); }
         caches[g].tokens = packed.counts;
         // A token's logits do not depend on who else is in the batch.
         caches[g].share = SharedPrefix::never;
@@ -198,7 +198,7 @@ Tensor Decoding::step(Context& context, const DecodingBatch& batch) {
     CacheBatch cross;
     cross.tokens = packed.counts;
     cross.share = SharedPrefix::never;
-    for (Sequence* sequence : batch.sequences) {
+    for (CachedSequence* sequence : batch.sequences) {
         if (!sequence->cross_.empty()) { cross.caches.push_back(&sequence->cross_[0]); }
     }
     AttentionCall self;

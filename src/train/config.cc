@@ -244,6 +244,7 @@ TrainConfig task_config(std::string_view task) {
     o.learning_rate = 2e-3;
     o.warmup = 50;
     o.weight_decay = 0.01;
+    o.final_rate = 0.02;
     if (model.kind == ModelKind::encoder_decoder) {
         model.decoder_start = 1;
         model.encoder = small_stack(2, model.d_model, false);
@@ -251,8 +252,9 @@ TrainConfig task_config(std::string_view task) {
         model.decoder.cross = true;
         use_rope(model.encoder);
         use_rope(model.decoder);
-        o.steps = 900;
+        o.steps = 1500;
         o.learning_rate = 3e-3;
+        o.weight_decay = 0.05;
     } else if (model.kind == ModelKind::encoder) {
         model.encoder = small_stack(3, model.d_model, false);
         use_rope(model.encoder);

@@ -162,6 +162,12 @@ private:
             } else {
                 add_pair(inputs, labels, kind_, task_encode(example.source), task_encode(example.target),
                          options_.tokens, {1, 2});
+                // The answer stands at the end, with the end token behind it.
+                std::vector<std::int64_t>& row = labels.ids.back();
+                const std::size_t length = example.asked.size() + 1;
+                for (std::size_t t = 0; t < example.asked.size() && row.size() >= length; ++t) {
+                    if (example.asked[t] != '1') { row[row.size() - length + t] = no_label; }
+                }
             }
         }
         return batch_of(inputs, labels, 0, kind_);

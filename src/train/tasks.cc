@@ -133,7 +133,7 @@ TaskExample date_example(Dice& dice, std::uint64_t& content) {
         case 6: text = weekday.substr(0, 3) + " " + month.substr(0, 3) + " " + digits + " " + year; break;
         default: text = digits + "." + std::to_string(day.month) + "." + year; break;
     }
-    return {text, year + "-" + two_digits(day.month) + "-" + two_digits(day.day)};
+    return {text, year + "-" + two_digits(day.month) + "-" + two_digits(day.day), ""};
 }
 
 // ---- grammar -------------------------------------------------------------------------------------------------------
@@ -178,7 +178,7 @@ TaskExample grammar_example(Dice& dice, std::uint64_t& content) {
     }
     text += ".";
     content = hash_of(text);
-    return {"", text};
+    return {"", text, ""};
 }
 
 // ---- letters -------------------------------------------------------------------------------------------------------
@@ -189,31 +189,37 @@ std::string letters(Dice& dice, std::int64_t count) {
     return text;
 }
 
-/// Pairs of a letter and what follows it, all letters different, then one of them: what follows?
+/// Pairs of a letter and what follows it, all letters different, then the same pairs in another order: what follows
+/// each letter the second time?
 TaskExample induction_example(Dice& dice, std::uint64_t& content) {
-    constexpr std::int64_t pairs = 10;
+    constexpr std::size_t pairs = 8;
+    const auto shuffle = [&](auto& list) {
+        for (std::size_t n = list.size() - 1; n > 0; --n) {
+            std::swap(list[n], list[static_cast<std::size_t>(dice.roll(static_cast<std::int64_t>(n) + 1))]);
+        }
+    };
     std::string keys = "abcdefghijklmnopqrstuvwxyz";
-    for (std::size_t n = keys.size() - 1; n > 0; --n) {
-        std::swap(keys[n], keys[static_cast<std::size_t>(dice.roll(static_cast<std::int64_t>(n) + 1))]);
+    shuffle(keys);
+    std::array<std::string, pairs> list;
+    TaskExample example;
+    for (std::size_t n = 0; n < pairs; ++n) {
+        list[n] = std::string(1, keys[n]) + static_cast<char>('0' + dice.roll(10));
+        example.source += list[n];
     }
-    std::string source, answers;
-    for (std::int64_t n = 0; n < pairs; ++n) {
-        const char answer = static_cast<char>('0' + dice.roll(10));
-        source += keys[static_cast<std::size_t>(n)];
-        source += answer;
-        answers += answer;
+    content = hash_of(example.source);
+    example.source += "|";
+    shuffle(list);
+    for (const std::string& pair : list) {
+        example.target += pair;
+        example.asked += "01";
     }
-    const auto asked = static_cast<std::size_t>(dice.roll(pairs));
-    source += "|";
-    source += keys[asked];
-    content = hash_of(source);
-    return {source, std::string(1, answers[asked])};
+    return example;
 }
 
 TaskExample copy_example(Dice& dice, std::uint64_t& content) {
     const std::string text = letters(dice, 4 + dice.roll(13));
     content = hash_of(text);
-    return {text + "|", text};
+    return {text + "|", text, ""};
 }
 
 /// Some closing brackets are asked for: their kind is that of the bracket they close.
@@ -237,7 +243,7 @@ TaskExample brackets_example(Dice& dice, std::uint64_t& content) {
     std::string target;
     for (std::size_t n = 0; n < text.size(); ++n) { target += text[n] == '?' ? whole[n] : '.'; }
     content = hash_of(text);
-    return {text, target};
+    return {text, target, ""};
 }
 
 TaskExample sort_example(Dice& dice, std::uint64_t& content) {
@@ -245,7 +251,7 @@ TaskExample sort_example(Dice& dice, std::uint64_t& content) {
     content = hash_of(text);
     std::string sorted = text;
     std::ranges::sort(sorted);
-    return {text, sorted};
+    return {text, sorted, ""};
 }
 
 struct Task {
@@ -260,8 +266,8 @@ constexpr std::array<Task, 6> list = {{
      date_example},
     {"grammar", ModelKind::decoder, "sentences of a small grammar, whose verbs agree with nouns far back",
      grammar_example},
-    {"induction", ModelKind::decoder, "pairs of a letter and a digit, then a letter: which digit followed it?",
-     induction_example},
+    {"induction", ModelKind::decoder,
+     "pairs of a letter and a digit, then the letters again: which digit followed each?", induction_example},
     {"copy", ModelKind::decoder, "letters, then the same letters again", copy_example},
     {"brackets", ModelKind::encoder, "which bracket closes here?", brackets_example},
     {"sort", ModelKind::encoder, "letters in alphabetical order", sort_example},

@@ -79,15 +79,6 @@ bool decays(const Parameter& parameter) {
     return parameter.value.rank() >= 2 && parameter.name.find("embed") == std::string::npos;
 }
 
-/// What belongs to a learned tensor.
-struct Slot {
-    Parameter* parameter = nullptr;
-    Tensor master;  ///< f32: what is updated; the parameter's own memory where that is f32
-    Tensor first, second;
-
-    MutableView value() { return master ? master.view() : parameter->memory.view(); }
-};
-
 std::string number_text(double value) {
     char text[40];
     const auto end = std::to_chars(text, text + sizeof text, value);
@@ -122,6 +113,15 @@ double learning_rate(const TrainOptions& o, std::int64_t d_model, std::int64_t s
 }
 
 struct Trainer::State {
+    /// What belongs to a learned tensor.
+    struct Slot {
+        Parameter* parameter = nullptr;
+        Tensor master;  ///< f32: what is updated; the parameter's own memory where that is f32
+        Tensor first, second;
+
+        MutableView value() { return master ? master.view() : parameter->memory.view(); }
+    };
+
     Context& context;
     TrainConfig config;
     std::unique_ptr<TrainData> data;
@@ -223,7 +223,7 @@ StepReport Trainer::train_step() {
 
     std::vector<View> gradients;
     std::vector<AdamParameter> updates;
-    for (Slot& slot : s.slots) {
+    for (State::Slot& slot : s.slots) {
         if (!slot.parameter->gradient) { continue; }  // an expert that no token visited, say
         gradients.push_back(slot.parameter->gradient.view());
         AdamParameter update;
@@ -313,7 +313,7 @@ Score score_batches(Context& context, const Model& model, const TrainData& data,
 void Trainer::save(const std::filesystem::path& file) const {
     State& s = *state_;
     std::vector<NamedView> tensors;
-    for (Slot& slot : s.slots) {
+    for (State::Slot& slot : s.slots) {
         tensors.push_back({"weight." + slot.parameter->name, slot.value()});
         tensors.push_back({"first." + slot.parameter->name, slot.first.view()});
         tensors.push_back({"second." + slot.parameter->name, slot.second.view()});
@@ -344,7 +344,7 @@ void Trainer::resume(const std::filesystem::path& file) {
         Tensor weight, first, second;
     };
     std::vector<Loaded> loaded;  // all of it before anything is replaced
-    for (const Slot& slot : s.slots) {
+    for (const State::Slot& slot : s.slots) {
         const auto take = [&](const char* prefix) {
             Tensor tensor = saved.tensor(prefix + slot.parameter->name);
             if (tensor.dtype() != DType::f32 || !(tensor.shape() == slot.parameter->value.shape())) {
@@ -357,7 +357,7 @@ void Trainer::resume(const std::filesystem::path& file) {
         loaded.push_back({take("weight."), take("first."), take("second.")});
     }
     for (std::size_t n = 0; n < s.slots.size(); ++n) {
-        Slot& slot = s.slots[n];
+        State::Slot& slot = s.slots[n];
         slot.first = std::move(loaded[n].first);
         slot.second = std::move(loaded[n].second);
         // Into the memory that the model already looks at.

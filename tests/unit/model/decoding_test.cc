@@ -48,7 +48,7 @@ TEST(Decoding, AnySplitOfATextGivesTheLogitsOfTheWhole) {
         const auto text = decoding_text(1, 13);
         const ForwardResult whole = model.forward(context, {.input_ids = View(text.data(), {1, 13})});
         Decoding decoding(model, {.tokens = 64, .sequences = 2, .page_size = 4});
-        Sequence sequence = decoding.create();
+        CachedSequence sequence = decoding.create();
         std::size_t at = 0;
         for (const std::size_t count : {5U, 1U, 3U, 1U, 1U, 2U}) {
             const std::vector<std::int64_t> part(text.begin() + static_cast<std::ptrdiff_t>(at),
@@ -74,7 +74,7 @@ TEST(Decoding, NeighboursDoNotMatterToTheBit) {
         Decoding alone(model, {.tokens = 128, .sequences = 4, .page_size = 4});
         Decoding together(model, {.tokens = 128, .sequences = 4, .page_size = 4});
         const auto first = decoding_text(1, 9), second = decoding_text(2, 4);
-        Sequence a = alone.create(), b = together.create(), c = together.create();
+        CachedSequence a = alone.create(), b = together.create(), c = together.create();
         const Tensor one = alone.step(context, {.sequences = {&a}, .tokens = first, .counts = {9}});
         std::vector<std::int64_t> both = second;
         both.insert(both.end(), first.begin(), first.end());
@@ -87,9 +87,9 @@ TEST(Decoding, AForkGoesItsOwnWay) {
     Context context(1);
     const Model model = decoding_models()[0];
     Decoding decoding(model, {.tokens = 128, .sequences = 4, .page_size = 4});
-    Sequence a = decoding.create();
+    CachedSequence a = decoding.create();
     decoding.step(context, {.sequences = {&a}, .tokens = decoding_text(1, 6), .counts = {6}});
-    Sequence b = a.fork();
+    CachedSequence b = a.fork();
     const Tensor x = decoding.step(context, {.sequences = {&a}, .tokens = {3}});
     decoding.step(context, {.sequences = {&b}, .tokens = {9}});
     b.truncate(6);
@@ -101,7 +101,7 @@ TEST(Decoding, AFullCacheChangesNothing) {
     Context context(1);
     const Model model = decoding_models()[0];
     Decoding decoding(model, {.tokens = 4, .sequences = 1, .page_size = 4});
-    Sequence a = decoding.create();
+    CachedSequence a = decoding.create();
     decoding.step(context, {.sequences = {&a}, .tokens = decoding_text(1, 4), .counts = {4}});
     EXPECT_THROW(decoding.step(context, {.sequences = {&a}, .tokens = decoding_text(2, 30), .counts = {30}}),
                  CacheFull);
@@ -113,7 +113,7 @@ TEST(Decoding, WrongStepsAreRefused) {
     Context context(1);
     const Model model = decoding_models()[0];
     Decoding decoding(model);
-    Sequence a = decoding.create(), none;
+    CachedSequence a = decoding.create(), none;
     EXPECT_THROW(decoding.step(context, {.sequences = {&a}, .tokens = {23}}), Error);
     EXPECT_THROW(decoding.step(context, {.sequences = {&a}, .tokens = {1, 2}}), Error);
     EXPECT_THROW(decoding.step(context, {.sequences = {&none}, .tokens = {1}}), Error);

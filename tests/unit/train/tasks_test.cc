@@ -74,7 +74,10 @@ TEST(Tasks, AnswersAreRight) {
         EXPECT_TRUE(std::ranges::is_permutation(sort.source, sort.target));
         const TaskExample induction = task_example("induction", 1, n, false);
         const std::string& s = induction.source;
-        EXPECT_EQ(s[s.find(s.back()) + 1], induction.target[0]) << s;
+        for (std::size_t t = 0; t < induction.target.size(); t += 2) {
+            EXPECT_EQ(s[s.find(induction.target[t]) + 1], induction.target[t + 1]) << s;
+            EXPECT_EQ(induction.asked.substr(t, 2), "01");
+        }
         const TaskExample brackets = task_example("brackets", 1, n, false);
         std::string stack;
         ASSERT_EQ(brackets.source.size(), brackets.target.size());
