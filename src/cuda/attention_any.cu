@@ -33,18 +33,21 @@ __global__ void __launch_bounds__(32 * warps)
         for (int m = 0; m < lane_columns; ++m) { acc[r][m] = 0; }
     }
 
+    if (threadIdx.x < own_rows) {
+        const QueryRow row = query_row(c, s, place.kv_head, first_row + threadIdx.x);
+        memory.own_at[0][threadIdx.x] = row.read ? row_begin(c.q, s.batch, row.h, s.query_begin + row.i) : no_row;
+    }
+    const std::int64_t k_begin = row_begin(c.k, s.batch, place.kv_head, s.key_begin);
+    const std::int64_t v_begin = row_begin(c.v, s.batch, place.kv_head, s.key_begin);
     const std::int64_t last_row = min(first_row + own_rows, s.queries * c.group) - 1;
     const Range range = keys_met(c, s, first_row / c.group, last_row / c.group);
     for (std::int64_t key = last_row >= first_row ? range.begin : range.end; key < range.end; key += other_rows) {
         A x[rows_per_warp];
         dot_products(
-            memory, c.head_size,
+            memory, c.head_size, [&](int n, std::int64_t column) { return own_element<A>(memory, 0, c.q, n, column); },
             [&](int n, std::int64_t column) {
-                const QueryRow row = query_row(c, s, place.kv_head, first_row + n);
-                return row.read ? element<A>(c.q, s.batch, row.h, s.query_begin + row.i, column) : A{0};
-            },
-            [&](int n, std::int64_t column) {
-                return key + n < range.end ? element<A>(c.k, s.batch, place.kv_head, s.key_begin + key + n, column)
+                return key + n < range.end ? load_as<A>(c.k.dtype, c.k.data,
+                                                        k_begin + (key + n) * c.k.stride[2] + column * c.k.stride[3])
                                            : A{0};
             },
             x);
@@ -91,7 +94,8 @@ __global__ void __launch_bounds__(32 * warps)
             memory.weight[0][warp], seen,
             [&](int n, int m) {
                 const std::int64_t column = first_column + 32 * m;
-                return column < c.value_size ? element<A>(c.v, s.batch, place.kv_head, s.key_begin + key + n, column)
+                return column < c.value_size ? load_as<A>(c.v.dtype, c.v.data,
+                                                          v_begin + (key + n) * c.v.stride[2] + column * c.v.stride[3])
                                              : A{0};
             },
             acc);

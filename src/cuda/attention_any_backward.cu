@@ -128,14 +128,17 @@ __device__ void gradients_of_queries(const AttentionCall& c, TileMemory<A>& memo
 #pragma unroll
         for (int m = 0; m < lane_columns; ++m) { acc[r][m] = 0; }
     }
+    if (threadIdx.x < own_rows) {
+        const QueryRow row = query_row(c, s, place.kv_head, first_row + threadIdx.x);
+        const std::int64_t t = s.query_begin + row.i;
+        memory.own_at[0][threadIdx.x] = row.read ? row_begin(c.q, s.batch, row.h, t) : no_row;
+        memory.own_at[1][threadIdx.x] = row.read ? row_begin(c.dout, s.batch, row.h, t) : no_row;
+    }
     const std::int64_t last_row = min(first_row + own_rows, s.queries * c.group) - 1;
     const Range range = keys_met(c, s, first_row / c.group, last_row / c.group);
     for (std::int64_t key = last_row >= first_row ? range.begin : range.end; key < range.end; key += other_rows) {
         const auto own = [&](const Tensor4& x) {
-            return [&](int n, std::int64_t column) {
-                const QueryRow row = query_row(c, s, place.kv_head, first_row + n);
-                return row.read ? element<A>(x, s.batch, row.h, s.query_begin + row.i, column) : A{0};
-            };
+            return [&](int n, std::int64_t column) { return own_element<A>(memory, &x == &c.q ? 0 : 1, x, n, column); };
         };
         const auto other = [&](const Tensor4& x) {
             return [&](int n, std::int64_t column) {

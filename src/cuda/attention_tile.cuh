@@ -26,7 +26,18 @@ struct TileMemory {
     alignas(16) A own[own_rows][pitch];
     alignas(16) A other[other_rows][pitch];
     alignas(16) A weight[2][warps][other_rows][rows_per_warp];
+    /// Where each own row begins in up to two tensors; `no_row`: it is not read. Found once a block, because the
+    /// division that finds a row's head takes longer than the row's products.
+    std::int64_t own_at[2][own_rows];
 };
+constexpr std::int64_t no_row = INT64_MIN;
+
+/// Element `column` of own row n of tensor x.
+template <class A>
+__device__ inline A own_element(const TileMemory<A>& memory, int which, const Tensor4& x, int n, std::int64_t column) {
+    const std::int64_t at = memory.own_at[which][n];
+    return at == no_row ? A{0} : load_as<A>(x.dtype, x.data, at + column * x.stride[3]);
+}
 
 /// sum[r] = own row r . this lane's other row, over `columns`. own(row, column) and other(row, column) read an element
 /// of the block's rows, 0 outside the tensors.
@@ -40,10 +51,15 @@ __device__ void dot_products(TileMemory<A>& memory, std::int64_t columns, const 
     for (std::int64_t begin = 0; begin < columns; begin += dot_columns) {
         __syncthreads();
         const std::int64_t column = begin + lane;
-        for (int row = warp; row < own_rows; row += warps) {
+        // Unrolled, so that the loads are on their way together.
+#pragma unroll
+        for (int n = 0; n < own_rows / warps; ++n) {
+            const int row = warp + n * warps;
             memory.own[row][lane] = column < columns ? own(row, column) : A{0};
         }
-        for (int row = warp; row < other_rows; row += warps) {
+#pragma unroll
+        for (int n = 0; n < other_rows / warps; ++n) {
+            const int row = warp + n * warps;
             memory.other[row][lane] = column < columns ? other(row, column) : A{0};
         }
         __syncthreads();
@@ -78,23 +94,35 @@ __device__ void accumulate(const A (&weight)[other_rows][rows_per_warp], std::ui
         any |= seen[r];
         all &= seen[r];
     }
-    for (int n = 0; n < other_rows; ++n) {
-        if ((any >> n & 1U) == 0) { continue; }
-        A value[lane_columns];
+    // Rows in groups, whose loads are on their way together.
+    constexpr int group = 4;
+#pragma unroll 1
+    for (int first = 0; first < other_rows; first += group) {
+        if ((any >> first & ((1U << group) - 1)) == 0) { continue; }
+        A value[group][lane_columns];
 #pragma unroll
-        for (int m = 0; m < lane_columns; ++m) { value[m] = x(n, m); }
-        if ((all >> n & 1U) != 0) {
+        for (int g = 0; g < group; ++g) {
 #pragma unroll
-            for (int r = 0; r < rows_per_warp; ++r) {
-#pragma unroll
-                for (int m = 0; m < lane_columns; ++m) { acc[r][m] += weight[n][r] * value[m]; }
+            for (int m = 0; m < lane_columns; ++m) {
+                value[g][m] = (any >> (first + g) & 1U) != 0 ? x(first + g, m) : A{0};
             }
-        } else {
+        }
 #pragma unroll
-            for (int r = 0; r < rows_per_warp; ++r) {
-                if ((seen[r] >> n & 1U) == 0) { continue; }
+        for (int g = 0; g < group; ++g) {
+            const int n = first + g;
+            if ((all >> n & 1U) != 0) {
 #pragma unroll
-                for (int m = 0; m < lane_columns; ++m) { acc[r][m] += weight[n][r] * value[m]; }
+                for (int r = 0; r < rows_per_warp; ++r) {
+#pragma unroll
+                    for (int m = 0; m < lane_columns; ++m) { acc[r][m] += weight[n][r] * value[g][m]; }
+                }
+            } else {
+#pragma unroll
+                for (int r = 0; r < rows_per_warp; ++r) {
+                    if ((seen[r] >> n & 1U) == 0) { continue; }
+#pragma unroll
+                    for (int m = 0; m < lane_columns; ++m) { acc[r][m] += weight[n][r] * value[g][m]; }
+                }
             }
         }
     }
@@ -147,6 +175,9 @@ __device__ inline QueryRow query_row(const AttentionCall& c, const Entry& s, std
     return row;
 }
 
+__device__ inline std::int64_t row_begin(const Tensor4& x, std::int64_t b, std::int64_t h, std::int64_t row) {
+    return b * x.stride[0] + h * x.stride[1] + row * x.stride[2];
+}
 template <class A>
 __device__ inline A element(const Tensor4& x, std::int64_t b, std::int64_t h, std::int64_t row, std::int64_t column) {
     return load_as<A>(x.dtype, x.data, b * x.stride[0] + h * x.stride[1] + row * x.stride[2] + column * x.stride[3]);

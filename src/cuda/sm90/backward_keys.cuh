@@ -143,6 +143,7 @@ struct KeysConsumer {
         multiply_columns<S, tile>(dk, ds, m.other[0][ring.stage]);
         wgmma_commit();
         wgmma_wait<0>();
+        __syncwarp();  // every lane has read lse and delta
         release(m.empty[0][ring.stage]);
         release(m.empty[1][ring.stage]);
         ring.advance();
@@ -214,8 +215,7 @@ __global__ void __launch_bounds__(threads, 1)
         put_flag(scratch.keys_flag + static_cast<std::int64_t>(number.plane) * (order.rows_tiles * 2) +
                      work.first / 64 + warpgroup,
                  scratch.spoilt, k_finite && v_finite, warpgroup);
-        __syncwarp();
-        release(m.tile_empty[slot.stage]);
+        barrier_arrive(m.tile_empty[slot.stage]);
         slot.advance();
     }
 }

@@ -169,8 +169,7 @@ __global__ void __launch_bounds__(threads, 1)
         put_flag(scratch.queries_flag + static_cast<std::int64_t>(number.plane) * (padded_rows / 64) + work.first / 64 +
                      warpgroup,
                  scratch.spoilt, finite, warpgroup);
-        __syncwarp();
-        release(m.tile_empty[slot.stage]);
+        barrier_arrive(m.tile_empty[slot.stage]);
         slot.advance();
     }
 }

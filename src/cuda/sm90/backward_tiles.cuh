@@ -49,7 +49,7 @@ __device__ void init_barriers(Memory<S>& m) {
         }
         for (int n = 0; n < 2; ++n) {
             barrier_init(m.tile_full[n], 1);
-            barrier_init(m.tile_empty[n], readers);
+            barrier_init(m.tile_empty[n], 128 * warpgroups);  // every thread has read it
         }
         barrier_init_fence();
     }

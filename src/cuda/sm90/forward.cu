@@ -429,7 +429,7 @@ __global__ void __launch_bounds__(S::threads, 1)
         }
         for (int n = 0; n < 2; ++n) {
             barrier_init(m.tile_full[n], 1);
-            barrier_init(m.tile_empty[n], readers);
+            barrier_init(m.tile_empty[n], 128 * S::warpgroups);  // every thread has read it
         }
         barrier_init_fence();
     }
@@ -471,8 +471,7 @@ __global__ void __launch_bounds__(S::threads, 1)
                 if (threadIdx.x % 32 == 0) { barrier_arrive(m.q_empty[consumer.q_ring.stage]); }
                 consumer.q_ring.advance();
             }
-            __syncwarp();
-            if (threadIdx.x % 32 == 0) { barrier_arrive(m.tile_empty[slot.stage]); }
+            barrier_arrive(m.tile_empty[slot.stage]);
             slot.advance();
         }
     }
