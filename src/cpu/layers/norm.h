@@ -95,7 +95,9 @@ struct NormRows {
                   float* dbias) const {
         const float* s = numbers_in<Isa>(p.x, row, 0, columns, buffer);
         const float* dout = numbers_in<Isa>(p.dout, row, 0, columns, more);
-        const auto [mean, rstd] = statistics(s);
+        // Not a structured binding: Clang does not let lambdas capture those.
+        const Statistics of_s = statistics(s);
+        const float mean = of_s.mean, rstd = of_s.rstd;
         const auto normal = [&](std::int64_t c, std::int64_t left)
                                 HEED_INLINE_LAMBDA { return (at(s, c, left) - S::all(mean)) * S::all(rstd); };
         for (std::int64_t c = 0; dweight != nullptr && c < columns; c += L) {
