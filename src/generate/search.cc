@@ -268,7 +268,10 @@ Tensor search_rows(Context& context, const Model& model, const View& input_ids, 
         longest = std::max(longest, row.size());
         rows.push_back(std::move(row));
     }
-    const std::int64_t padding = c.pad ? *c.pad : c.eos.empty() ? 0 : c.eos[0];
+    const std::vector<std::int64_t> eos = options.eos.value_or(c.eos);
+    // Behind the end stands padding; transformers' beams have the end token there where the padding id is 0.
+    const bool padded = c.pad && (options.num_beams == 1 || *c.pad != 0 || eos.empty());
+    const std::int64_t padding = padded ? *c.pad : eos.empty() ? 0 : eos[0];
     Tensor result(DType::i64, {batch, static_cast<std::int64_t>(longest)});
     std::fill_n(result.as<std::int64_t>(), result.elements(), padding);
     for (std::size_t b = 0; b < rows.size(); ++b) {

@@ -282,6 +282,17 @@ Experts experts_of(const StackConfig& stack, std::int64_t dense) {
 ModelShape shape_of(const ModelConfig& c) {
     const StackConfig& stack = c.last();
     if (stack.layers.empty()) { throw Error("[shape_of] layers: expected 1 or more, got 0"); }
+    for (const LayerConfig& each : stack.layers) {
+        // Parameters that a ModelShape has no field for would not be counted.
+        const bool countable = each.attention.norm && !each.attention.sinks && !each.feed_forward.experts.bias &&
+                               !each.feed_forward.experts.router_bias && each.attention.qk_norm != QkNorm::whole &&
+                               each.attention.core != AttentionCore::infini &&
+                               (stack.norm.kind == NormKind::rms_norm || stack.norm.bias);
+        if (!countable) {
+            throw Error("[shape_of] family: expected a model that ModelShape can describe, got " + c.family +
+                        " with norms, sinks, gates or biases of its own");
+        }
+    }
     const LayerConfig& layer = stack.layers.front();
     ModelShape m;
     m.name = c.family;

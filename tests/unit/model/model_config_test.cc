@@ -90,6 +90,12 @@ TEST(ModelConfig, FamiliesSayWhatHeedLacks) {
               std::string::npos);
 }
 
+TEST(ModelConfig, WhatASizeCannotSayIsNotCounted) {
+    const ModelConfig config = read_model_config(
+        R"({"vocab": 10, "d_model": 8, "decoder": {"layers": 1, "attention": {"heads": 2, "sinks": true}}})");
+    EXPECT_THROW(shape_of(config), Error);
+}
+
 TEST(ModelConfig, TheModelOf2017ByItsNumbers) {
     const ModelConfig config = transformer_2017();
     EXPECT_EQ(parameters(shape_of(config)).total, 63'045'632);
