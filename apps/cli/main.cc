@@ -34,6 +34,7 @@ std::string tidy(std::string help) {
 constexpr void (*commands[])(CLI::App&) = {
     add_attend,       //
     add_cache,        //
+    add_chat,         //
     add_compare,      //
     add_embed,        //
     add_eval,         //
@@ -74,6 +75,7 @@ int run(int count, char** arguments) {
         "  heed walkthrough                                  a small example, every number of it\n"
         "  heed attend in.safetensors --out out.safetensors  attention on tensors from a file\n"
         "  heed cache llama-3-8b --memory 24                 what caches cost, and how many fit\n"
+        "  heed chat path/to/model                           talk to a model, line by line\n"
         "  heed compare --task induction --out compared      kinds of attention, trained side by side\n"
         "  heed eval dates                                   how good a trained model is\n"
         "  heed embed path/to/model \"A text\" \"Another\"       texts as vectors\n"

@@ -5,6 +5,7 @@
 #include <heed/attention.h>
 #include <heed/cache.h>
 #include <heed/cache_storage.h>
+#include <heed/chat.h>
 #include <heed/context.h>
 #include <heed/convert_heads.h>
 #include <heed/cross_entropy.h>

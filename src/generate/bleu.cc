@@ -103,7 +103,7 @@ Bleu bleu(std::span<const std::string> hypotheses, std::span<const std::string> 
     }
     const double ratio = static_cast<double>(result.reference_words) / static_cast<double>(result.hypothesis_words);
     result.brevity_penalty = ratio > 1 ? std::exp(1 - ratio) : 1;
-    result.score = result.brevity_penalty * std::exp(logs);
+    result.score = std::min(100.0, result.brevity_penalty * std::exp(logs));
     return result;
 }
 

@@ -1,9 +1,10 @@
 import json
 import pathlib
+import subprocess
 import tempfile
 import unittest
 
-from support import CliTest, run
+from support import HEED, CliTest, run
 from tiny_model import write_tiny_model
 
 
@@ -44,6 +45,16 @@ class Generation(CliTest):
         self.assertEqual([len(row.split()) for row in rows], [16, 16])
         alike = self.succeed("embed", self.model, "one", "two", "--similarity", "--quiet").splitlines()
         self.assertEqual(alike[0].split()[0], "1.0000")
+
+    def test_chat(self):
+        template = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}{% if add_generation_prompt %}[assistant]{% endif %}"
+        (self.model / "tokenizer_config.json").write_text(json.dumps({"chat_template": template, "eos_token": "<end>"}))
+        result = subprocess.run([HEED, "chat", self.model, "--max-new-tokens", "4", "--quiet"], input="hi\n\n", capture_output=True, text=True,
+                                errors="replace", timeout=60)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        prompt = "[user]hi[assistant]"
+        same = self.succeed("generate", self.model, prompt, "--max-new-tokens", "4", "--quiet")
+        self.assertEqual(result.stdout, same)
 
     def test_inspect(self):
         text = self.succeed("inspect", self.model)

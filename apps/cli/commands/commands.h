@@ -7,6 +7,7 @@ class App;
 /// Each adds one command to the program; the command runs when the program's arguments are parsed.
 void add_attend(CLI::App& app);
 void add_cache(CLI::App& app);
+void add_chat(CLI::App& app);
 void add_compare(CLI::App& app);
 void add_eval(CLI::App& app);
 void add_embed(CLI::App& app);

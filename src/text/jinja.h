@@ -1,0 +1,53 @@
+#pragma once
+/// The part of Jinja that chat templates are made of: text, {{ }}, for, if, set, with trim_blocks and lstrip_blocks.
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace heed::text {
+
+using JinjaValue = nlohmann::ordered_json;  // a value that is not defined is `discarded`
+
+struct JinjaExpression {
+    enum class Kind {
+        literal,
+        name,
+        attribute,
+        index,
+        slice,
+        call,
+        filter,
+        unary,
+        binary,
+        choice,
+        test,
+        list,
+        object
+    } kind = Kind::literal;
+    std::string text;                    // name, operator, filter, test
+    JinjaValue value;                    // literal
+    std::vector<JinjaExpression> parts;  // operands, arguments; of an object: key, value, key, value
+    std::vector<std::string> keywords;   // of a call: names of the last arguments
+    bool negated = false;                // is not, not in
+};
+
+struct JinjaNode {
+    enum class Kind { text, output, branch, loop, set } kind = Kind::text;
+    std::string text;                // text; loop and set: the name, "ns.name" for a field
+    std::vector<std::string> names;  // loop: one or two
+    JinjaExpression expression;      // output, loop, set; branch: the condition
+    JinjaExpression filter;          // loop: `if` behind it
+    bool filtered = false;
+    std::vector<JinjaNode> body, otherwise;
+};
+
+/// Error where the text is not of that part.
+std::vector<JinjaNode> parse_jinja(std::string_view text);
+JinjaExpression parse_jinja_expression(std::string_view text);
+
+/// Bounded in steps and in size, as a template comes from a stranger.
+std::string render_jinja(const std::vector<JinjaNode>& nodes, JinjaValue variables);
+
+}  // namespace heed::text
