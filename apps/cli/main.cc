@@ -37,6 +37,7 @@ constexpr void (*commands[])(CLI::App&) = {
     add_chat,         //
     add_compare,      //
     add_embed,        //
+    add_convert,      //
     add_eval,         //
     add_explain,      //
     add_forward,      //
@@ -78,6 +79,7 @@ int run(int count, char** arguments) {
         "  heed chat path/to/model                           talk to a model, line by line\n"
         "  heed compare --task induction --out compared      kinds of attention, trained side by side\n"
         "  heed eval dates                                   how good a trained model is\n"
+        "  heed convert model.gguf --out folder              a model in another format or type\n"
         "  heed embed path/to/model \"A text\" \"Another\"       texts as vectors\n"
         "  heed explain --shape 1,32,8,4096,4096,128 --causal --dtype bf16\n"
         "  heed forward MODEL in.safetensors --out out.safetensors --write logits,greedy=16\n"

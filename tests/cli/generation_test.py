@@ -64,6 +64,15 @@ class Generation(CliTest):
         self.assertIn("wte.weight", self.succeed("inspect", self.model / "model.safetensors"))
         json.loads(self.succeed("inspect", self.model, "--config"))
 
+    def test_convert_types(self):
+        out = pathlib.Path(self.scratch.name) / "half"
+        self.succeed("convert", self.model, "--dtype", "bf16", "--out", out)
+        self.assertIn("bf16", self.succeed("inspect", out, "--tensors"))
+        self.assertEqual(len(self.succeed("generate", out, "ab", "--max-new-tokens", "3", "--quiet", "--json")) > 0, True)
+        self.refuse("convert", self.model, "--out", out, saying="--dtype")
+        self.refuse("convert", self.model, "--dtype", "f32", "--out", self.model, saying="--out")
+        self.refuse("convert", self.model / "config.json", "--out", out, saying="GGUF")
+
     def test_what_cannot_be_done_is_refused(self):
         self.refuse("generate", "absent", "x", saying="absent")
         self.refuse("generate", self.model, "x", "--max-new-tokens", "100", "--quiet", saying="positions of the model")

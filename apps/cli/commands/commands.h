@@ -9,6 +9,7 @@ void add_attend(CLI::App& app);
 void add_cache(CLI::App& app);
 void add_chat(CLI::App& app);
 void add_compare(CLI::App& app);
+void add_convert(CLI::App& app);
 void add_eval(CLI::App& app);
 void add_embed(CLI::App& app);
 void add_explain(CLI::App& app);

@@ -1,0 +1,63 @@
+#pragma once
+/// GGUF files: what llama.cpp stores models in. Read-only.
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include <heed/error.h>
+#include <heed/tensor.h>
+
+namespace heed {
+
+/// How a tensor's numbers are stored.
+enum class GgufType : std::uint32_t {
+    f32 = 0,
+    f16 = 1,
+    q4_0 = 2,  ///< 32 numbers of 4 bits with one f16 scale: (q - 8) * scale
+    q8_0 = 8,  ///< 32 numbers of 8 bits with one f16 scale
+    bf16 = 30,
+};
+
+using GgufValue = std::variant<std::int64_t, double, bool, std::string, std::vector<std::int64_t>, std::vector<double>,
+                               std::vector<std::string>>;
+
+class HEED_API GgufFile {
+public:
+    struct Entry {
+        GgufType type = GgufType::f32;
+        Shape shape{};  ///< row-major: the last axis is contiguous
+        std::uint64_t begin = 0, end = 0;
+    };
+
+    /// FileError where the file cannot be read or breaks the format, or holds a type that heed does not know.
+    static GgufFile open(const std::filesystem::path& path);
+    static GgufFile from_memory(std::span<const std::byte> bytes, std::string label = "memory");
+    GgufFile(GgufFile&&) noexcept;
+    GgufFile& operator=(GgufFile&&) noexcept;
+    ~GgufFile();
+
+    const std::vector<std::string>& names() const;
+    bool contains(std::string_view name) const;
+    const Entry& entry(std::string_view name) const;
+    const std::map<std::string, GgufValue>& metadata() const;
+    /// A copy: f32, f16 and bf16 as they are, quantised ones as f32.
+    Tensor tensor(std::string_view name) const;
+
+private:
+    struct Contents;
+    explicit GgufFile(std::unique_ptr<Contents> contents);
+    std::unique_ptr<Contents> contents_;
+};
+
+/// Writes a folder with config.json and model.safetensors as Hugging Face has them, from a GGUF of the architecture
+/// llama, so that Model::load takes it. Quantised tensors become f32. All files or none.
+HEED_API void convert_gguf(const std::filesystem::path& gguf, const std::filesystem::path& folder);
+
+}  // namespace heed
