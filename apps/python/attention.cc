@@ -146,7 +146,7 @@ std::string threads_of_default() {
     return context.runs_on() + ", " + std::to_string(threads) + (threads == 1 ? " thread" : " threads");
 }
 
-std::string to_text(const Explanation& explanation) {
+std::string explanation_text(const Explanation& explanation) {
     std::string text = "kernel: " + explanation.kernel + "\nthreads: " + threads_of_default();
     for (const KernelVerdict& verdict : explanation.verdicts) {
         text += "\n  " + verdict.kernel + (verdict.fits ? " fits: " : " does not fit: ") + verdict.reason;
@@ -228,8 +228,8 @@ array([1., 1., 1., 1.], dtype=float32))doc");
         .def_prop_ro(
             "threads", [](const Explanation&) { return threads_of_default(); },
             "Whose threads the default context runs on now, and how many.")
-        .def("__str__", [](const Explanation& self) { return to_text(self); })
-        .def("__repr__", [](const Explanation& self) { return to_text(self); });
+        .def("__str__", [](const Explanation& self) { return explanation_text(self); })
+        .def("__repr__", [](const Explanation& self) { return explanation_text(self); });
     m.def("explain", explain_, nb::arg("batch"), nb::arg("heads"), nb::arg("queries"), nb::arg("keys"),
           nb::arg("keywords"),
           nb::sig("def explain(batch: int, heads: int, queries: int, keys: int, *, kv_heads: int = ..., "
