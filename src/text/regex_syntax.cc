@@ -12,7 +12,7 @@ namespace heed::text {
 namespace {
 
 using Item = CharacterSet::Item;
-using Kind = RegexNode::Kind;
+using NodeKind = RegexNode::Kind;
 
 constexpr int depth_limit = 64;
 constexpr std::uint32_t count_limit = 1000;
@@ -63,7 +63,7 @@ private:
         if (++depth_ > depth_limit) { fail("at most 64 levels", "more"); }
         const bool fold = fold_;
         RegexNode node;
-        node.kind = Kind::choice;
+        node.kind = NodeKind::choice;
         do { node.parts.push_back(sequence()); } while (take("|"));
         fold_ = fold;
         --depth_;
@@ -74,7 +74,7 @@ private:
 
     RegexNode sequence() {
         RegexNode node;
-        node.kind = Kind::sequence;
+        node.kind = NodeKind::sequence;
         while (!at_end() && !ahead("|") && !ahead(")")) {
             // (?i) holds to the end of the group that it is in
             if (take("(?i)")) {
@@ -92,7 +92,7 @@ private:
 
     RegexNode repeated(RegexNode body, std::uint32_t min, std::uint32_t max, RegexNode::Greed greed) {
         RegexNode node;
-        node.kind = Kind::repeat;
+        node.kind = NodeKind::repeat;
         node.min = min;
         node.max = max;
         node.greed = greed;
@@ -114,7 +114,9 @@ private:
             } else if (!take("*")) {
                 return node;
             }
-            if (node.kind == Kind::edge || node.kind == Kind::look) { fail("something to repeat", "an assertion"); }
+            if (node.kind == NodeKind::edge || node.kind == NodeKind::look) {
+                fail("something to repeat", "an assertion");
+            }
             auto greed = RegexNode::Greed::greedy;
             // Of a counted repeat, Ruby's syntax makes '+' another repeat, and '?' too where the count is exact.
             if (!(counted && min == max) && take("?")) {
@@ -152,7 +154,7 @@ private:
 
     RegexNode set_node(std::vector<Item> items, bool negated = false) {
         RegexNode node;
-        node.kind = Kind::set;
+        node.kind = NodeKind::set;
         node.set.items = std::move(items);
         node.set.negated = negated;
         node.set.finish();
@@ -186,7 +188,7 @@ private:
 
     RegexNode edge_node(RegexNode::Edge edge) {
         RegexNode node;
-        node.kind = Kind::edge;
+        node.kind = NodeKind::edge;
         node.edge = edge;
         return node;
     }
@@ -201,10 +203,10 @@ private:
         RegexNode node;
         const bool fold = fold_;
         if (take_look(node)) {
-            node.kind = Kind::look;
+            node.kind = NodeKind::look;
             node.parts.push_back(choice());
         } else if (take("?>")) {
-            node.kind = Kind::atomic;
+            node.kind = NodeKind::atomic;
             node.parts.push_back(choice());
         } else if (take("?i:")) {
             fold_ = true;
@@ -225,7 +227,7 @@ private:
         if (take("(")) { return group(); }
         if (take("[")) {
             RegexNode node;
-            node.kind = Kind::set;
+            node.kind = NodeKind::set;
             node.set = bracket();
             return node;
         }
