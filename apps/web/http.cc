@@ -234,21 +234,28 @@ struct Server::Implementation {
                 throw HttpError{404, "no such page: " + request.path};
             }
             return route->second(request);
+        } catch (...) { return {.whole = refusal_of_current()}; }
+    }
+
+    /// What the exception in flight means to a client.
+    Response refusal_of_current() {
+        try {
+            throw;
         } catch (const HttpError& error) {
             ++refused;
-            return {.whole = response_of(error)};
+            return response_of(error);
         } catch (const std::invalid_argument& error) {  // heed::Error among them
             ++refused;
-            return {.whole = response_of({400, error.what()})};
+            return response_of({400, error.what()});
         } catch (const Json::exception& error) {
             ++refused;
-            return {.whole = response_of({400, std::string("the body cannot be read: ") + error.what()})};
+            return response_of({400, std::string("the body cannot be read: ") + error.what()});
         } catch (const std::bad_alloc&) {
             ++failed;
-            return {.whole = response_of({507, "not enough memory for this request", "server_error"})};
+            return response_of({507, "not enough memory for this request", "server_error"});
         } catch (const std::exception& error) {
             ++failed;
-            return {.whole = response_of({500, error.what(), "server_error"})};
+            return response_of({500, error.what(), "server_error"});
         }
     }
 
@@ -344,6 +351,28 @@ struct Server::Implementation {
         pipe->close();
     }
 
+    /// As send_stream, for an answer that is sent whole: the client's leaving is seen while it is computed.
+    asio::awaitable<bool> send_later(std::shared_ptr<beast::tcp_stream> stream,
+                                     const http::request<http::string_body>& request, LaterBody body) {
+        const auto pipe = std::make_shared<Pipe>(stream->get_executor(), std::size_t{1});
+        pipe->keep_alive_ = pipe;
+        std::erase_if(pipes, [](const auto& weak) { return weak.expired(); });
+        pipes.push_back(pipe);
+        const auto result = std::make_shared<Response>();
+        std::thread computing([this, pipe, result, body = std::move(body)] {
+            try {
+                *result = body(*pipe);
+            } catch (...) { *result = refusal_of_current(); }
+            pipe->finish();
+            --streams;
+        });
+        computing.detach();
+        watch(stream, pipe);
+        const std::optional<std::string> nothing = co_await pipe->take();
+        if (nothing || pipe->closed()) { co_return false; }
+        co_return co_await send(*stream, request, std::move(*result));
+    }
+
     asio::awaitable<void> serve(tcp::socket socket) {
         struct Counted {
             std::atomic<std::int64_t>& count;
@@ -374,7 +403,7 @@ struct Server::Implementation {
             const auto compute = [this, &request]() -> asio::awaitable<Answer> { co_return answer(request); };
             Answer result = co_await asio::co_spawn(work.get_executor(), compute, asio::use_awaitable);
             --queued;
-            if (!result.stream) {
+            if (!result.stream && !result.later) {
                 more = co_await send(*stream, request, std::move(result.whole));
                 continue;
             }
@@ -385,6 +414,10 @@ struct Server::Implementation {
                 continue;
             }
             ++streams;
+            if (result.later) {
+                more = co_await send_later(stream, request, std::move(result.later));
+                continue;
+            }
             co_await send_stream(stream, request, std::move(result.stream));
             more = false;
         }

@@ -48,10 +48,14 @@ using Handler = std::function<Response(const Request&)>;
 /// Checks the request (throwing HttpError), and returns what then writes the stream.
 using StreamBody = std::function<void(Stream&)>;
 
-/// Either a whole answer or a stream of server-sent events.
+/// Computes a whole answer on a thread of its own, for what takes long; `client` says when nobody waits any more.
+using LaterBody = std::function<Response(const Stream& client)>;
+
+/// A whole answer, a stream of server-sent events, or a whole answer later.
 struct Answer {
     Response whole = {};
     StreamBody stream = {};
+    LaterBody later = {};
 };
 using AnswerHandler = std::function<Answer(const Request&)>;
 

@@ -8,12 +8,13 @@
 #include <pthread.h>
 
 #include "learn.h"
+#include "openai.h"
 #include "page_files.h"
 
 namespace heed::web {
 namespace {
 
-std::string metrics(const Server& server) {
+std::string metrics(const Server& server, const Engine* engine) {
     const Server::Counts counts = server.counts();
     std::string text;
     const auto line = [&](const char* name, const char* kind, const char* help, auto value) {
@@ -25,6 +26,22 @@ std::string metrics(const Server& server) {
     line("http_failed_total", "counter", "Requests that failed inside the server.", counts.failed);
     line("http_connections", "gauge", "Open connections.", counts.connections);
     line("http_streams", "gauge", "Answers being streamed.", counts.streams);
+    if (engine == nullptr) { return text; }
+    const Engine::Counts model = engine->counts();
+    line("prompt_tokens_total", "counter", "Tokens of prompts that were computed.", model.statistics.prefilled);
+    line("shared_tokens_total", "counter", "Tokens of prompts that another text had computed.",
+         model.statistics.shared);
+    line("generated_tokens_total", "counter", "Tokens that were generated.", model.statistics.decoded);
+    line("steps_total", "counter", "Steps of the serving loop.", model.statistics.steps);
+    line("evictions_total", "counter", "Texts that gave their pages back to be computed again.",
+         model.statistics.evictions);
+    line("texts_finished_total", "counter", "Texts that came to their end.", model.finished);
+    line("texts_cancelled_total", "counter", "Texts whose client went away.", model.cancelled);
+    line("texts_refused_total", "counter", "Texts refused because too many waited.", model.refused);
+    line("texts_running", "gauge", "Texts being continued.", model.running);
+    line("texts_waiting", "gauge", "Texts that wait for room.", model.waiting);
+    line("pages", "gauge", "Pages of the cache.", model.pages);
+    line("pages_free", "gauge", "Pages of the cache that are free.", model.free_pages);
     return text;
 }
 
@@ -77,13 +94,23 @@ void serve(const ServeOptions& options, const std::function<void(const std::stri
     const Signals signals([&running] {
         if (Server* server = running.load()) { server->stop(); }
     });
-    Server server(options.server);
+    std::unique_ptr<Engine> engine;
+    ServerOptions settings = options.server;
+    const ChatFormat chat = chat_format(options.chat);
+    if (!options.engine.folder.empty()) {
+        engine = std::make_unique<Engine>(options.engine);
+        // Each text that waits or runs has a client's thread behind it.
+        constexpr int others = 16;
+        settings.limits.streams = static_cast<int>(options.engine.sequences + options.engine.queue) + others;
+    }
+    Server server(settings);
     running = &server;
     add_page(server);
     add_learn(server);
+    if (engine) { add_openai(server, *engine, chat); }
     server.add("GET", "/health", [](const Request&) { return Response{.body = R"({"status":"ok"})"}; });
-    server.add("GET", "/metrics", [&server](const Request&) {
-        return Response{.type = "text/plain; version=0.0.4; charset=utf-8", .body = metrics(server)};
+    server.add("GET", "/metrics", [&server, &engine](const Request&) {
+        return Response{.type = "text/plain; version=0.0.4; charset=utf-8", .body = metrics(server, engine.get())};
     });
     ready(server.address() + (options.server.token.empty() ? "/" : "/?token=" + options.server.token));
     server.run();

@@ -5,13 +5,15 @@
 #include <memory>
 #include <string>
 
+#include "engine.h"
 #include "http.h"
 
 namespace heed::web {
 
 struct ServeOptions {
     ServerOptions server = {};
-    std::string model = {};  ///< a folder with a checkpoint; empty: the page opens without one
+    EngineOptions engine = {};  ///< engine.folder empty: the page opens without a model
+    std::string chat = {};      ///< how messages become a text: chatml, llama3, plain; empty: chats are refused
 };
 
 /// Adds the page's files and every route to `server`.

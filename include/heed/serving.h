@@ -11,6 +11,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <heed/context.h>
@@ -31,6 +32,14 @@ enum class FinishReason : std::uint8_t {
 /// A token as it comes, and what it adds to the text where there is a tokenizer. Return false: enough.
 using TokenCallback = std::function<bool(std::int64_t token, const std::string& text)>;
 
+/// How probable a token was, by the model's logits before sampling changed them.
+struct TokenScore {
+    std::int64_t token = 0;
+    double log_probability = 0;
+    /// The most probable tokens, best first; of equal ones the lowest id first.
+    std::vector<std::pair<std::int64_t, double>> best{};
+};
+
 struct Request {
     /// Of a decoder: the text to continue, at least one token. Of an encoder-decoder: the source.
     std::vector<std::int64_t> prompt{};
@@ -42,6 +51,9 @@ struct Request {
     std::optional<std::vector<std::int64_t>> eos = std::nullopt;  ///< absent: the model's
     std::vector<std::string> stop{};                              ///< needs a tokenizer
     TokenCallback on_token{};
+    /// Called before on_token with each token's score and so many of the best; absent: none is computed.
+    std::function<void(const TokenScore&)> on_score{};
+    std::int64_t best_scores = 0;
 };
 
 struct Generated {

@@ -2,9 +2,12 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <deque>
 #include <limits>
 #include <map>
+#include <numeric>
+#include <span>
 
 #include "generate/drafts.h"
 
@@ -29,6 +32,30 @@ bool can_forget(const ModelConfig& config) {
 
 [[noreturn]] void refuse(const char* what, const std::string& expected, const std::string& got) {
     throw Error(std::string("[ServingLoop::add] ") + what + ": expected " + expected + ", got " + got);
+}
+
+/// Of a token among raw logits, in double.
+TokenScore score_of(std::span<const float> logits, std::int64_t token, std::int64_t best) {
+    const double top = *std::max_element(logits.begin(), logits.end());
+    double sum = 0;
+    for (const float x : logits) { sum += std::exp(static_cast<double>(x) - top); }
+    const double base = top + std::log(sum);
+    const auto log_probability = [&](std::int64_t id) {
+        return static_cast<double>(logits[static_cast<std::size_t>(id)]) - base;
+    };
+    TokenScore score{.token = token, .log_probability = log_probability(token)};
+    std::vector<std::int64_t> order(logits.size());
+    std::iota(order.begin(), order.end(), std::int64_t{0});
+    const auto count = std::min(best, static_cast<std::int64_t>(logits.size()));
+    std::partial_sort(order.begin(), order.begin() + count, order.end(), [&](std::int64_t a, std::int64_t b) {
+        const float x = logits[static_cast<std::size_t>(a)], y = logits[static_cast<std::size_t>(b)];
+        return x > y || (x == y && a < b);
+    });
+    for (std::int64_t n = 0; n < count; ++n) {
+        const std::int64_t id = order[static_cast<std::size_t>(n)];
+        score.best.emplace_back(id, log_probability(id));
+    }
+    return score;
 }
 
 }  // namespace
@@ -210,7 +237,12 @@ struct ServingLoop::State {
         const std::int64_t before = job.sequence.length() - static_cast<std::int64_t>(job.drafted.size());
         std::int64_t used = 0;
         for (std::size_t n = 0; n <= job.drafted.size() && !job.finished(); ++n) {
-            const std::int64_t token = next_token(job, logits, row + static_cast<std::int64_t>(n));
+            const std::int64_t at = row + static_cast<std::int64_t>(n), size = logits.shape()[1];
+            const std::int64_t token = next_token(job, logits, at);
+            if (job.request.on_score) {
+                const std::span<const float> numbers(logits.as<float>() + at * size, static_cast<std::size_t>(size));
+                job.request.on_score(score_of(numbers, token, job.request.best_scores));
+            }
             add_token(job, token);
             ++used;
             const bool goes_on = n < job.drafted.size() && token == job.drafted[n];
@@ -372,6 +404,7 @@ ServingLoop::Id ServingLoop::add(Request request) {
             refuse("prompt", "ids below " + std::to_string(config.vocab), std::to_string(id));
         }
     }
+    if (request.best_scores < 0) { refuse("best_scores", "0 or more", std::to_string(request.best_scores)); }
     if (!request.stop.empty() && !state_->options.tokenizer) {
         refuse("stop", "a tokenizer in the loop's options", "none");
     }

@@ -41,17 +41,34 @@ void serve_command(ServeArguments arguments) {
 }  // namespace heed::cli
 
 void add_serve(CLI::App& app) {
-    CLI::App* command = app.add_subcommand("serve", "A page in the browser that shows attention at work");
+    CLI::App* command =
+        app.add_subcommand("serve", "A page in the browser that shows attention at work, and a model for programs");
     const auto arguments = std::make_shared<heed::cli::ServeArguments>();
     heed::web::ServerOptions& server = arguments->options.server;
+    heed::web::EngineOptions& engine = arguments->options.engine;
     server.port = 8080;
+    command
+        ->add_option("MODEL", engine.folder, "Folder of a checkpoint: config.json, model.safetensors, tokenizer.json")
+        ->type_name("FOLDER");
     command->add_option("--host", server.host, "Address to listen on (default 127.0.0.1: this machine alone)")
         ->type_name("ADDRESS");
     command->add_option("--port", server.port, "Port (default 8080; 0: any that is free)")->type_name("NUMBER");
     command->add_flag("--token", arguments->token, "Ask for a token on this machine, too (always asked for beyond it)");
+    command->add_option("--tokens", engine.tokens, "Room in the caches for all texts together (default 8192 tokens)")
+        ->type_name("NUMBER")
+        ->check(CLI::Range(std::int64_t{16}, std::int64_t{1} << 32));
+    command->add_option("--sequences", engine.sequences, "Texts that are continued at once (default 32)")
+        ->type_name("NUMBER")
+        ->check(CLI::Range(1, 1024));
+    command->add_option("--queue", engine.queue, "Texts that may wait for that (default 64; more are answered 429)")
+        ->type_name("NUMBER")
+        ->check(CLI::Range(0, 1024));
+    command->add_option("--chat", arguments->options.chat, "How messages become a text: chatml, llama3 or plain")
+        ->type_name("FORMAT");
     command->footer(
         "Examples:\n"
         "  heed serve                     open the printed address in a browser\n"
+        "  heed serve models/gpt2         with a model: /v1/completions and the rest of OpenAI's interface\n"
         "  heed serve --port 0            on any port that is free\n"
         "  heed serve --host 0.0.0.0      for the whole network, with a token in the printed address\n"
         "Nothing is downloaded and nothing leaves this machine: the page is inside the program.");
