@@ -23,6 +23,8 @@
 #include <boost/beast/core.hpp>
 #include <boost/beast/http.hpp>
 
+#include <heed/error.h>
+
 #include "json.h"
 
 namespace heed::web {
@@ -244,7 +246,7 @@ struct Server::Implementation {
         } catch (const HttpError& error) {
             ++refused;
             return response_of(error);
-        } catch (const std::invalid_argument& error) {  // heed::Error among them
+        } catch (const heed::Error& error) {
             ++refused;
             return response_of({400, error.what()});
         } catch (const Json::exception& error) {

@@ -7,7 +7,9 @@
 
 #include <pthread.h>
 
+#include "json.h"
 #include "learn.h"
+#include "look.h"
 #include "openai.h"
 #include "page_files.h"
 
@@ -107,7 +109,16 @@ void serve(const ServeOptions& options, const std::function<void(const std::stri
     running = &server;
     add_page(server);
     add_learn(server);
-    if (engine) { add_openai(server, *engine, chat); }
+    if (engine) {
+        add_openai(server, *engine, chat);
+        add_look(server, *engine);
+    }
+    server.add("GET", "/api/model", [&engine](const Request&) {
+        return Response{.body = Json{{"model", engine ? Json(engine->name()) : Json(nullptr)},
+                                     {"generates", engine && engine->generates()},
+                                     {"text", engine && engine->tokenizer()}}
+                                    .dump()};
+    });
     server.add("GET", "/health", [](const Request&) { return Response{.body = R"({"status":"ok"})"}; });
     server.add("GET", "/metrics", [&server, &engine](const Request&) {
         return Response{.type = "text/plain; version=0.0.4; charset=utf-8", .body = metrics(server, engine.get())};

@@ -7,6 +7,7 @@ import { kinds } from "./learn_kinds.js";
 import { positions } from "./learn_positions.js";
 import { patterns } from "./learn_patterns.js";
 import { memories } from "./learn_memories.js";
+import { heads } from "./look.js";
 
 /**
  * A view draws itself into `main`. `settings` come from the address and go back into it.
@@ -16,6 +17,7 @@ import { memories } from "./learn_memories.js";
 /** @type {Record<string, Record<string, View>>} */
 export const areas = {
   learn: { example, kinds, positions, patterns, memories },
+  look: { heads },
 };
 
 function place() {
