@@ -55,7 +55,7 @@ CacheConfig gap_config(CacheKind kind, std::int64_t size, CacheStorage storage, 
 TEST(CacheGaps, AreNeverRead) {
     Context context(2);
     Sample sample;
-    for (const std::string& kernel : attention_kernels()) {
+    for (const std::string& kernel : testing::runnable_kernels()) {
         for (const CacheKind kind : {CacheKind::attention, CacheKind::latent}) {
             for (const std::int64_t size : {64, 128, 36}) {
                 for (const CacheStorage storage : storages_with_gaps) {

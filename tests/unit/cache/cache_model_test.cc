@@ -60,7 +60,7 @@ public:
           path_(std::filesystem::temp_directory_path() / ("heed_cache_model_" + setup.name + ".safetensors")),
           pool_(poisoned(c_)) {
         if (c_.rope) { table_ = rope_table(*c_.rope); }
-        for (const std::string& kernel : attention_kernels()) { kernels_.push_back(kernel); }
+        for (const std::string& kernel : testing::runnable_kernels()) { kernels_.push_back(kernel); }
     }
     ~Machine() { std::filesystem::remove(path_); }
 
