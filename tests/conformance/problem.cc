@@ -199,9 +199,7 @@ void Problem::make_positions() {
 
 template <class Fill>
 View Problem::pairwise(DType pairwise_dtype, std::string_view form, Fill fill) {
-    // A packed batch's pairwise tensors may be larger than its longest sequence.
-    const std::int64_t more = c[Axis::lengths] == "packed with gaps" ? 2 : 0;
-    const std::int64_t full[4] = {N, H, longest_queries + more, longest_keys + more};
+    const std::int64_t full[4] = {N, H, longest_queries, longest_keys};
     Shape shape{1, 1, 1, 1};
     for (int axis = 0; axis < 4; ++axis) {
         const char letter = form[static_cast<std::size_t>(axis)];

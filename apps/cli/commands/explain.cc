@@ -153,15 +153,12 @@ void add_explain(CLI::App& app) {
     CLI::App* command = app.add_subcommand("explain", "Which kernel would run, and why not the others");
     const auto arguments = std::make_shared<heed::cli::ExplainArguments>();
     command
-        ->add_option(
-            "operation", arguments->operation,
-            "attend (default), or another of " + heed::cli::operation_names() + "; the options below are attend's")
+        ->add_option("operation", arguments->operation,
+                     "attend (default), or another operation: see below. The options are attend's")
         ->type_name("OPERATION");
     command
-        ->add_option(
-            "--shape", arguments->shape,
-            "B,H,G,T,S,D[,E]: batch, query heads, key/value heads, queries, keys, head size, value size; other "
-            "operations say which sizes they take")
+        ->add_option("--shape", arguments->shape,
+                     "B,H,G,T,S,D[,E]: batch, query heads, key/value heads, queries, keys, head and value size")
         ->type_name("SIZES")
         ->required();
     command->add_option("--dtype", arguments->dtype, "f32 (default), bf16, f16 or f64")->type_name("TYPE");
@@ -181,6 +178,9 @@ void add_explain(CLI::App& app) {
         "  heed explain --shape 1,32,8,4096,4096,128 --dtype bf16 --causal\n"
         "  heed explain --shape 2,8,8,512,512,64 --window 255,0 --dropout 0.1 --json\n"
         "  heed explain matmul --shape 512,512,1024\n"
+        "Operations: " +
+        heed::cli::operation_names() +
+        "; each says which sizes it takes.\n"
         "The environment variable HEED_KERNEL does what --kernel does.");
     command->callback([arguments] { heed::cli::explain_command(*arguments); });
 }

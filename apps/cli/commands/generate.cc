@@ -14,7 +14,7 @@ namespace {
 
 struct GenerateArguments {
     GenerationArguments common;
-    std::vector<std::string> prompt;
+    std::string prompt;  ///< one argument: a list of them would lose brackets at its ends
     std::string file;
     std::int64_t beams = 1;
     double length_penalty = 1;
@@ -32,9 +32,7 @@ Without a prompt or --file, standard input is read.
 
 std::string prompt_of(const GenerateArguments& arguments) {
     if (arguments.prompt.empty()) { return read_whole("generate", arguments.file.empty() ? "-" : arguments.file); }
-    std::string text = arguments.prompt.front();
-    for (std::size_t n = 1; n < arguments.prompt.size(); ++n) { text += " " + arguments.prompt[n]; }
-    return text;
+    return arguments.prompt;
 }
 
 Generated beam_text(Context& context, const LoadedModel& loaded, const GenerateArguments& arguments,
@@ -103,7 +101,7 @@ void add_generate(CLI::App& app) {
     CLI::App* command = app.add_subcommand("generate", "Continue a text with a model from a folder");
     const auto arguments = std::make_shared<heed::cli::GenerateArguments>();
     arguments->common.add_to(*command);
-    command->add_option("prompt", arguments->prompt, "The text to continue")->type_name("");
+    command->add_option("prompt", arguments->prompt, "The text to continue")->type_name("TEXT");
     command->add_option("--file", arguments->file, "Continue this file")->type_name("FILE");
     command->add_option("--beams", arguments->beams, "Search with so many beams")
         ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 10).description(""))

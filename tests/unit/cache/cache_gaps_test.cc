@@ -1,6 +1,7 @@
 /// What dropping leaves behind: rows that nobody reads, in every storage and with every kernel.
 #include <filesystem>
 
+#include "support/kernels.h"
 #include "support/sample.h"
 #include "unit/cache/cache_testing.h"
 

@@ -5,6 +5,7 @@
 #include <map>
 #include <ostream>
 
+#include "support/kernels.h"
 #include "support/random.h"
 #include "support/sample.h"
 #include "unit/cache/cache_testing.h"

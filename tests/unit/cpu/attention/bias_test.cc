@@ -1,6 +1,7 @@
 /// A bias and nothing else, which bf16 adds at the end of the score product, against the reference: types and strides
 /// of the bias, sizes that fill lines and register tiles and that do not, hidden keys, very low numbers, any scale.
 
+#include "support/kernels.h"
 #include "support/numbers.h"
 #include "support/random.h"
 #include "support/sample.h"
