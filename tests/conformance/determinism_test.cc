@@ -99,6 +99,14 @@ struct Alone {
             cu_k.as<std::int64_t>()[1] = piece.keys;
             options.cu_seqlens_q = std::as_const(cu_q).view();
             options.cu_seqlens_k = std::as_const(cu_k).view();
+            // As long as the longest sequence of a call, which alone is this one.
+            const auto cut = [&](View& x) {
+                if (x && x.extent(2) > 1) { x = x.slice(2, 0, piece.queries); }
+                if (x && x.extent(3) > 1) { x = x.slice(3, 0, piece.keys); }
+            };
+            cut(options.allow);
+            cut(options.bias);
+            cut(options.dropout.keep);
         } else {
             const auto slice = [&](const View& x) { return x ? x.slice(0, n, n + 1) : x; };
             q = slice(p.q.view());

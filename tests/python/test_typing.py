@@ -42,6 +42,8 @@ def test_functions_take_every_keyword_of_their_signature(stub):
             arguments.append(
                 {
                     "int": 1,
+                    "str": "relu",
+                    "float": 0.5,
                     "RopeTable": heed.RopeTable([1.0]),
                     "InfiniMemory": heed.InfiniMemory(),
                     "Sequence[tuple[ArrayLike, ArrayLike]]": [],
