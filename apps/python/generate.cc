@@ -151,7 +151,7 @@ nb::dict score_(const Model& model, nb::handle inputs, std::int64_t window, std:
     std::vector<std::int64_t> ids;
     std::int64_t bytes = 0;
     if (nb::isinstance<nb::str>(inputs)) {
-        const auto text = nb::cast<std::string>(inputs);
+        const std::string text = to_text(f, "inputs", inputs);
         ids = tokenizer_of(f, model).encode(text, {.truncate_and_pad = false});
         bytes = static_cast<std::int64_t>(text.size());
     } else {

@@ -104,7 +104,7 @@ nb::dict state_dict_(const Model& model) {
 
 void load_state_dict_(const Model& model, const nb::dict& tensors) {
     for (const auto [name, value] : tensors) {
-        const auto text = nb::cast<std::string>(name);
+        const std::string text = to_text("Model.load_state_dict", "names of tensors", name);
         const Array array("Model.load_state_dict", "tensors", value);
         model.assign(text, array.view());
     }
@@ -126,11 +126,11 @@ config.json of a public family. heed.load(folder) loads a checkpoint.
         .def(
             "__init__",
             [](Model* self, nb::handle config, std::uint64_t seed, nb::handle dtype) {
-                const std::string text =
-                    nb::isinstance<nb::str>(config)
-                        ? nb::cast<std::string>(config)
-                        : nb::cast<std::string>(nb::module_::import_("json").attr("dumps")(config));
-                const std::string type = nb::cast<std::string>(dtype);
+                const nb::object json = nb::isinstance<nb::str>(config)
+                                            ? nb::borrow(config)
+                                            : nb::object(nb::module_::import_("json").attr("dumps")(config));
+                const std::string text = to_text("Model", "config", json);
+                const std::string type = to_text("Model", "dtype", dtype);
                 RandomOptions options;
                 options.seed = seed;
                 bool known = false;

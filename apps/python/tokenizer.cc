@@ -5,6 +5,7 @@
 #include <nanobind/stl/vector.h>
 
 #include "context.h"
+#include "keywords.h"
 #include "module.h"
 
 namespace heed::python {
@@ -97,7 +98,7 @@ b'\xff\x00low')doc")
             "__init__",
             [](Tokenizer* self, nb::handle path) {
                 const nb::object text = nb::module_::import_("os").attr("fspath")(path);
-                new (self) Tokenizer(std::filesystem::path(nb::cast<std::string>(text)));
+                new (self) Tokenizer(std::filesystem::path(to_text("Tokenizer", "path", text)));
             },
             nb::arg("path"), nb::sig("def __init__(self, path: str | os.PathLike[str]) -> None"))
         .def_static(
