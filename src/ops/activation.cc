@@ -27,7 +27,7 @@ std::span<const Kernel<ActivationProblem>> activation_kernel_list() {
 }
 
 struct ForwardViews {
-    NamedView gate, up, out;
+    ArgumentView gate, up, out;
 };
 
 ActivationProblem checked_activation(const char* function, Activation activation, const ForwardViews& views) {
@@ -51,7 +51,7 @@ void forward(Context& context, const char* function, Activation activation, cons
 }
 
 struct BackwardViews {
-    NamedView gate, up, dout, dgate, dup;
+    ArgumentView gate, up, dout, dgate, dup;
 };
 
 void backward(Context& context, const char* function, Activation activation, const BackwardViews& views) {

@@ -35,7 +35,7 @@ void run(Context& context, const char* function, const ElementwiseProblem& probl
     }
 }
 
-void check_last_axes(const char* function, const NamedView& b, const Shape& shape) {
+void check_last_axes(const char* function, const ArgumentView& b, const Shape& shape) {
     check_rows(function, b);
     const Shape& of_b = b.view.shape();
     const int lacking = shape.rank() - of_b.rank();

@@ -20,7 +20,7 @@ std::span<const Kernel<EmbeddingProblem>> embedding_kernel_list() {
     return list;
 }
 
-void check_table(const char* function, const NamedView& table) {
+void check_table(const char* function, const ArgumentView& table) {
     check_rows(function, table);
     if (table.view.rank() != 2) {
         refuse(function, table.name, "2 axes [classes, size]", to_string(table.view.shape()));

@@ -7,45 +7,45 @@
 
 namespace heed {
 
-void check_rows(const char* function, const NamedView& x) {
+void check_rows(const char* function, const ArgumentView& x) {
     if (!x.view) { refuse(function, x.name, "a tensor", "none"); }
     if (x.view.rank() < 1) { refuse(function, x.name, "at least 1 axis", to_string(x.view.shape())); }
     check_memory(function, x.name, x.view);
     check_dtype(function, x.name, x.view, float_types);
 }
 
-void check_input(const char* function, const NamedView& x, const Shape& shape) {
+void check_input(const char* function, const ArgumentView& x, const Shape& shape) {
     if (!x.view) { refuse(function, x.name, "a tensor of shape " + to_string(shape), "none"); }
     check_optional_input(function, x, shape);
 }
 
-void check_optional_input(const char* function, const NamedView& x, const Shape& shape) {
+void check_optional_input(const char* function, const ArgumentView& x, const Shape& shape) {
     if (!x.view) { return; }
     if (!(x.view.shape() == shape)) { refuse(function, x.name, to_string(shape), to_string(x.view.shape())); }
     check_memory(function, x.name, x.view);
     check_dtype(function, x.name, x.view, float_types);
 }
 
-void check_optional_output(const char* function, const NamedView& x, const Shape& shape) {
+void check_optional_output(const char* function, const ArgumentView& x, const Shape& shape) {
     if (x.view) { check_output(function, x.name, x.view, shape, float_types); }
 }
 
-void check_in_place(const char* function, const NamedView& output, std::initializer_list<NamedView> inputs) {
+void check_in_place(const char* function, const ArgumentView& output, std::initializer_list<ArgumentView> inputs) {
     if (!output.view) { return; }
-    for (const NamedView& input : inputs) {
+    for (const ArgumentView& input : inputs) {
         if (!input.view || same_memory(output.view, input.view)) { continue; }
         check_apart(function, output.name, output.view, input.name, input.view);
     }
 }
 
-void check_all_apart(const char* function, std::initializer_list<NamedView> outputs,
-                     std::initializer_list<NamedView> inputs) {
-    for (const NamedView* output = outputs.begin(); output != outputs.end(); ++output) {
+void check_all_apart(const char* function, std::initializer_list<ArgumentView> outputs,
+                     std::initializer_list<ArgumentView> inputs) {
+    for (const ArgumentView* output = outputs.begin(); output != outputs.end(); ++output) {
         if (!output->view) { continue; }
-        for (const NamedView& input : inputs) {
+        for (const ArgumentView& input : inputs) {
             if (input.view) { check_apart(function, output->name, output->view, input.name, input.view); }
         }
-        for (const NamedView* other = outputs.begin(); other != output; ++other) {
+        for (const ArgumentView* other = outputs.begin(); other != output; ++other) {
             if (other->view) { check_apart(function, output->name, output->view, other->name, other->view); }
         }
     }

@@ -14,23 +14,23 @@
 namespace heed {
 
 /// An argument and its name in error messages.
-struct NamedView {
+struct ArgumentView {
     const char* name;
     View view;
 };
 
 /// A float tensor of at least one axis.
-void check_rows(const char* function, const NamedView& x);
+void check_rows(const char* function, const ArgumentView& x);
 /// A float tensor of this shape; an absent one passes where it is optional.
-void check_input(const char* function, const NamedView& x, const Shape& shape);
-void check_optional_input(const char* function, const NamedView& x, const Shape& shape);
+void check_input(const char* function, const ArgumentView& x, const Shape& shape);
+void check_optional_input(const char* function, const ArgumentView& x, const Shape& shape);
 /// An output of this shape and any float type, or absent.
-void check_optional_output(const char* function, const NamedView& x, const Shape& shape);
+void check_optional_output(const char* function, const ArgumentView& x, const Shape& shape);
 /// Outputs may be an input itself, element for element, but share nothing otherwise.
-void check_in_place(const char* function, const NamedView& output, std::initializer_list<NamedView> inputs);
+void check_in_place(const char* function, const ArgumentView& output, std::initializer_list<ArgumentView> inputs);
 /// Outputs share nothing with one another, nor with these inputs.
-void check_all_apart(const char* function, std::initializer_list<NamedView> outputs,
-                     std::initializer_list<NamedView> inputs);
+void check_all_apart(const char* function, std::initializer_list<ArgumentView> outputs,
+                     std::initializer_list<ArgumentView> inputs);
 /// A finite number.
 void check_finite(const char* function, const char* argument, double value);
 
