@@ -77,7 +77,7 @@ public:
         EXPECT_EQ(pool_.free_pages(), c_.pages) << "every page came back";
         EXPECT_GT(full_, setup_.operations / 200) << "the pool was full now and then";
         for (const char* name : {"create", "append", "attend", "fork", "truncate", "drop", "window", "free", "save"}) {
-            EXPECT_GT(counts_[name], setup_.operations / 200) << name;
+            EXPECT_GT(counts_[name], testing::test_stride() == 1 ? setup_.operations / 200 : 0) << name;
         }
     }
 
