@@ -3,7 +3,7 @@
 # where tests run slowly), ARGS (for CMake, e.g. ARGS=-DCMAKE_CXX_COMPILER_LAUNCHER=ccache), BENCH (for bench/run), PYTHON
 # (the interpreter to build the Python module for; off: leave the module out).
 .DEFAULT_GOAL := help
-.PHONY: help demo test build bench wheel torch asan tsan fuzz neon format tidy install clean
+.PHONY: help demo test build bench wheel torch asan tsan fuzz soak neon format tidy install clean
 JOBS ?= $(shell nproc)
 PREFIX ?= /usr/local
 SECONDS ?= 120
@@ -108,6 +108,11 @@ tsan: ## unit, golden and command-line tests under ThreadSanitizer, and a sample
 fuzz: ## look for crashing input with libFuzzer for SECONDS (default 120), every target at once
 	@tools/bootstrap fuzz
 	@tools/fuzz --seconds $(SECONDS)
+
+soak: ## REQUESTS (default 10000) of random lengths through the serving loop, some cancelled: no page and no memory lost
+	@cmake --preset release -DHEED_BUILD_TESTS=ON $(ARGS)
+	@$(BUILD) build/release -j$(JOBS) --target soak
+	@build/release/tests/soak $(REQUESTS)
 
 # Without death tests, which start their program again: the kernel knows nothing of the emulator.
 neon: ## cross-build for 64-bit ARM and run unit and conformance tests under qemu

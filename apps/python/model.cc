@@ -189,24 +189,34 @@ inside), of an encoder what stands at each place, of an encoder-decoder the targ
         .def_prop_ro(
             "parameters", [](const Model& model) { return model.parameters().elements(); }, "How many numbers it has.")
         .def_prop_ro(
+            "weights", [](const Model& model) { return std::string(name_of(model.weights())); },
+            "How linear layers hold their weights: stored, f32, bf16, int8 or int4.")
+        .def_prop_ro(
+            "weight_bytes", [](const Model& model) { return model.weight_bytes(); },
+            "Bytes that the linear layers read for a token, all experts included.")
+        .def_prop_ro(
             "unused_tensors", [](const Model& model) { return model.unused_tensors(); },
             "Tensors of the files that the model has no use for.");
     m.def(
         "load",
-        [](const std::filesystem::path& folder, bool copy) {
+        [](const std::filesystem::path& folder, bool copy, std::string_view weights) {
             std::optional<Model> model;
-            without_gil([&] { model = Model::load(folder, {.copy = copy}); });
+            without_gil([&] { model = Model::load(folder, {.copy = copy, .weights = weight_storage(weights)}); });
             return *model;
         },
-        nb::arg("folder"), nb::arg("copy") = false,
-        nb::sig("def load(folder: str | os.PathLike[str], copy: bool = False) -> Model"),
+        nb::arg("folder"), nb::arg("copy") = false, nb::arg("weights") = "stored",
+        nb::sig("def load(folder: str | os.PathLike[str], copy: bool = False, weights: str = 'stored') -> Model"),
         R"doc(A model from a folder with config.json and model.safetensors (or its shards), as Hugging Face writes them or as
-Model.save does. The files are mapped; copy reads them into memory.
+Model.save does. The files are mapped; copy reads them into memory. weights says how linear layers hold theirs while the
+model runs: "stored" (as in the files), "f32", "bf16" (packed for speed), "int8" or "int4" (32 weights share a scale);
+in the last four there are no gradients.
 
 >>> config = {"model_type": "heed", "vocab": 16, "d_model": 8, "decoder": {"layers": 1, "attention": {"heads": 2}}}
 >>> heed.Model(config).save("tiny")
 >>> heed.load("tiny").parameters
-920)doc");
+920
+>>> heed.load("tiny", weights="int8").weights
+'int8')doc");
     m.def("model_families", model_families, R"doc(model_type names of config.json that heed.load knows.
 
 >>> "llama" in heed.model_families()

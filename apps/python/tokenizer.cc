@@ -51,6 +51,23 @@ nb::object encode_(const Tokenizer& self, nb::handle text, nb::handle pair, bool
     return list_of(result.ids);
 }
 
+nb::list encode_batch_(const Tokenizer& self, nb::handle texts, bool add_special_tokens, bool allow_special,
+                       nb::handle context) {
+    const EncodeOptions options{.add_special_tokens = add_special_tokens, .allow_special = allow_special};
+    std::vector<nb::object> held;
+    std::vector<std::string_view> views;
+    for (nb::handle text : nb::iter(texts)) {
+        held.push_back(nb::borrow(text));
+        views.push_back(text_of("Tokenizer.encode_batch", text));
+    }
+    Context& where = choose_context("Tokenizer.encode_batch", context);
+    std::vector<std::vector<std::int64_t>> encoded;
+    without_gil([&] { encoded = self.encode_batch(where, views, options); });
+    nb::list result;
+    for (const std::vector<std::int64_t>& ids : encoded) { result.append(list_of(ids)); }
+    return result;
+}
+
 nb::object decode_(const Tokenizer& self, nb::handle ids, bool skip_special_tokens) {
     const std::string text = self.decode(ids_of(ids), skip_special_tokens);
     return nb::steal(PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "replace"));
@@ -110,6 +127,11 @@ b'\xff\x00low')doc")
                  "def encode(self, text: str | bytes, text_pair: str | bytes | None = None, add_special_tokens: bool "
                  "= True, allow_special: bool = True) -> list[int]"),
              "The ids of a text, or of two. allow_special=False: special tokens that the text spells out are letters.")
+        .def("encode_batch", encode_batch_, nb::arg("texts"), nb::arg("add_special_tokens") = true,
+             nb::arg("allow_special") = true, nb::arg("context") = nb::none(),
+             nb::sig("def encode_batch(self, texts: Sequence[str | bytes], add_special_tokens: bool = True, "
+                     "allow_special: bool = True, context: Context | None = None) -> list[list[int]]"),
+             "The ids of many texts, by all threads.")
         .def("decode", decode_, nb::arg("ids"), nb::arg("skip_special_tokens") = true,
              nb::sig("def decode(self, ids: int | Sequence[int] | ArrayLike, skip_special_tokens: bool = True) -> str"),
              "The text of ids. What is not UTF-8 becomes U+FFFD.")

@@ -124,7 +124,7 @@ std::optional<TokenEvent> Run::next(const std::function<bool()>& gone) {
 
 Engine::Engine(const EngineOptions& options)
     : options_(options),
-      model_(Model::load(options.folder)),
+      model_(Model::load(options.folder, {.weights = weight_storage(options.weights)})),
       tokenizer_(tokenizer_in(options.folder, model_.config())),
       name_(name_of_folder(options.folder)),
       context_(options.threads),

@@ -25,6 +25,7 @@ struct EngineOptions {
     std::int64_t sequences = 32;  ///< texts that are continued at once
     std::int64_t queue = 64;      ///< texts that wait for that; more are refused with 429
     int threads = 0;
+    std::string weights = "stored";  ///< how linear layers hold theirs: LoadOptions::weights
 };
 
 /// A token of one of a run's texts, as it comes.

@@ -51,6 +51,19 @@ struct TextScore {
 HEED_API TextScore score_text(Context& context, const Model& model, std::span<const std::int64_t> ids,
                               const ScoreOptions& options = {});
 
+/// What another form of the weights costs.
+struct ScoreComparison {
+    TextScore score{};       ///< of the model
+    TextScore original{};    ///< of the other
+    double logit_error = 0;  ///< root of the mean square of differences of logits
+    double divergence = 0;   ///< of the probabilities from the original's, nats a token (Kullback-Leibler)
+    double agreement = 1;    ///< part of the tokens where both think the same one most probable
+};
+
+/// Both models over the same windows.
+HEED_API ScoreComparison compare_scores(Context& context, const Model& model, const Model& original,
+                                        std::span<const std::int64_t> ids, const ScoreOptions& options = {});
+
 struct Bleu {
     double score = 0;           ///< 0 to 100
     double precisions[4] = {};  ///< of 1 to 4 words, 0 to 100

@@ -8,6 +8,7 @@
 #include <heed/chat.h>
 #include <heed/context.h>
 #include <heed/convert_heads.h>
+#include <heed/convert_model.h>
 #include <heed/cross_entropy.h>
 #include <heed/device.h>
 #include <heed/dropout.h>
@@ -30,6 +31,7 @@
 #include <heed/nn.h>
 #include <heed/norm.h>
 #include <heed/optimizer.h>
+#include <heed/packed.h>
 #include <heed/pattern.h>
 #include <heed/positions.h>
 #include <heed/quantized.h>

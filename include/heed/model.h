@@ -13,6 +13,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <heed/cache.h>
@@ -24,9 +25,29 @@
 
 namespace heed {
 
+/// In which form linear layers read their weights while a model runs. Embeddings, norms and biases stay as they are.
+enum class WeightStorage : std::uint8_t {
+    stored,  ///< as the files have them, mapped, no second copy
+    f32,     ///< packed for products: panels that are read in order, in huge pages where the system gives them
+    bf16,    ///< likewise; what comes in is rounded to bf16 too
+    int8,    ///< 32 weights share a scale (WeightFormat::int8); what comes in is rounded to 8 bits
+    int4,    ///< likewise, weights in 4 bits
+};
+
+HEED_API std::string_view name_of(WeightStorage weights);
+/// Error where there is no such name: stored, f32, bf16, int8, int4.
+HEED_API WeightStorage weight_storage(std::string_view name);
+
 struct LoadOptions {
     /// Read the weights into memory instead of mapping the files.
     bool copy = false;
+    WeightStorage weights = WeightStorage::stored;
+};
+
+struct SaveOptions {
+    /// Weights in files of at most so many bytes (one tensor at least) with an index, as Hugging Face's shards; 0: one
+    /// file.
+    std::uint64_t max_shard_bytes = 0;
 };
 
 struct RandomOptions {
@@ -102,10 +123,17 @@ public:
 
     /// config.json and model.safetensors in the form the model was loaded from, so that the software it came from loads
     /// it again; heed's own form for a model made here. All files or none.
-    void save(const std::filesystem::path& folder) const;
+    void save(const std::filesystem::path& folder, const SaveOptions& options = {}) const;
 
     const ModelConfig& config() const;
     Parameters& parameters() const;
+    /// From now on all linear layers read their weights in this form, made here from the parameters, and attention's
+    /// projections, gate and up are one product each. Such a model runs forward only: gradients and assign() are
+    /// refused. `stored` undoes it. Not while another thread uses the model.
+    void set_weights(Context& context, WeightStorage weights) const;
+    WeightStorage weights() const;
+    /// Bytes that the linear layers read for a token, all experts included.
+    std::size_t weight_bytes() const;
     /// New numbers for a parameter, of its shape and any float type; they are kept in the type that it has.
     void assign(std::string_view name, const View& value) const;
     /// Names of tensors in the files that the model has no use for.

@@ -16,6 +16,8 @@
 
 #include <heed/cache.h>
 #include <heed/model_config.h>
+#include <heed/packed.h>
+#include <heed/quantized.h>
 #include <heed/tape.h>
 #include <heed/tape_operations.h>
 
@@ -61,11 +63,23 @@ struct HEED_API Weight {
     Weight reshape(const Shape& to) const;
 };
 
-struct HEED_API LinearLayer {
-    Weight weight{};  ///< [N,K]
-    Weight bias{};    ///< [N], may be absent
+/// The weights of one linear layer, or of several with the same input, in another form than their parameters have.
+/// There is no way back through it.
+struct PreparedWeight {
+    PackedMatrix packed{};  ///< or
+    QuantizedMatrix quantized{};
+    Tensor bias{};  ///< [N], may be absent
 
-    explicit operator bool() const { return static_cast<bool>(weight); }
+    std::int64_t outputs() const { return packed ? packed.outputs() : quantized.outputs(); }
+    std::size_t bytes() const { return packed ? packed.bytes() : quantized.bytes(); }
+};
+
+struct HEED_API LinearLayer {
+    Weight weight{};                                   ///< [N,K]
+    Weight bias{};                                     ///< [N], may be absent
+    std::shared_ptr<const PreparedWeight> prepared{};  ///< used instead of them where present
+
+    explicit operator bool() const { return weight || prepared != nullptr; }
     Value operator()(Tape& tape, const Value& x, Activation activation = Activation::none) const;
 };
 
@@ -126,6 +140,8 @@ struct HEED_API AttentionLayer {
         std::int64_t stride = 0;
     };
     Rows q_rows{}, k_rows{}, v_rows{};
+    /// q, k and v in one product, in blocks one behind the other, where weights are prepared.
+    LinearLayer joined{};
     NormLayer q_norm{}, k_norm{};
     // MLA
     LinearLayer q_down{}, q_up{};  ///< q where there is no rank
@@ -152,6 +168,7 @@ struct HEED_API AttentionLayer {
 struct HEED_API FeedForwardLayer {
     FeedForwardConfig config{};
     LinearLayer up{}, gate{}, down{};
+    LinearLayer joined{};  ///< gate, then up in one product, where weights are prepared
     // Experts
     LinearLayer router{};
     Weight correction{};  ///< [E]

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include <heed/context.h>
 #include <heed/error.h>
 
 namespace heed {
@@ -51,6 +52,10 @@ public:
     std::vector<std::int64_t> encode(std::string_view text, const EncodeOptions& options = {}) const;
     Encoding encode_all(std::string_view text, const EncodeOptions& options = {}) const;
     Encoding encode_pair(std::string_view first, std::string_view second, const EncodeOptions& options = {}) const;
+
+    /// Ids of many texts, by the threads of a context; each as encode gives them.
+    std::vector<std::vector<std::int64_t>> encode_batch(Context& context, std::span<const std::string_view> texts,
+                                                        const EncodeOptions& options = {}) const;
 
     /// Valid UTF-8: what is not becomes U+FFFD. Ids that the tokenizer does not have are passed over.
     std::string decode(std::span<const std::int64_t> ids, bool skip_special_tokens = true) const;

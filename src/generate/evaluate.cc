@@ -154,8 +154,13 @@ double TextScore::bits_per_byte(std::int64_t bytes) const {
     return bytes > 0 ? negative_log_likelihood / std::log(2.0) / static_cast<double>(bytes) : 0;
 }
 
-TextScore score_text(Context& context, const Model& model, std::span<const std::int64_t> ids,
-                     const ScoreOptions& options) {
+namespace {
+
+struct Windows {
+    std::int64_t window, stride;
+};
+
+Windows check_windows(const Model& model, const ScoreOptions& options) {
     const ModelConfig& config = model.config();
     if (config.kind != ModelKind::decoder) { throw Error("[score_text] model: expected a decoder, got another kind"); }
     constexpr std::int64_t usual = 1024;
@@ -167,24 +172,102 @@ TextScore score_text(Context& context, const Model& model, std::span<const std::
             "[score_text] window and stride: expected a window of 2 or more and a stride of at most that, got " +
             std::to_string(window) + " and " + std::to_string(stride));
     }
-    TextScore score;
+    return {window, stride};
+}
+
+/// Calls each(part, first, count): the ids of a window, and the tokens in it that no earlier window has predicted; the
+/// logits of token `first` stand in row first - 1.
+template <class Each>
+void for_windows(std::span<const std::int64_t> ids, const Windows& w, const Each& each) {
     const auto size = static_cast<std::int64_t>(ids.size());
     std::int64_t done = 1;  // the first token has nothing before it
-    for (std::int64_t begin = 0; done < size; begin += stride) {
-        const std::int64_t end = std::min(begin + window, size);
-        const View part(ids.data() + begin, {1, end - begin});
-        ForwardOptions forward;
-        forward.kernel = options.kernel;
-        const Tensor logits = model.forward(context, {.input_ids = part}, forward).logits;
-        const std::int64_t vocabulary = logits.shape()[2];
-        for (; done < end; ++done) {
-            const float* row = logits.as<float>() + (done - 1 - begin) * vocabulary;
-            score.negative_log_likelihood +=
-                surprise({row, static_cast<std::size_t>(vocabulary)}, ids[static_cast<std::size_t>(done)]);
-            ++score.tokens;
-        }
+    for (std::int64_t begin = 0; done < size; begin += w.stride) {
+        const std::int64_t end = std::min(begin + w.window, size);
+        if (done >= end) { continue; }
+        each(ids.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin)), done - begin,
+             end - done);
+        done = end;
     }
+}
+
+Tensor logits_of(Context& context, const Model& model, std::span<const std::int64_t> ids, const ScoreOptions& options) {
+    const View part(ids.data(), {1, static_cast<std::int64_t>(ids.size())});
+    ForwardOptions forward;
+    forward.kernel = options.kernel;
+    return model.forward(context, {.input_ids = part}, forward).logits;
+}
+
+std::span<const float> row_of(const Tensor& logits, std::int64_t row) {
+    const std::int64_t vocabulary = logits.shape()[2];
+    return {logits.as<float>() + row * vocabulary, static_cast<std::size_t>(vocabulary)};
+}
+
+/// Log-probabilities.
+std::vector<double> log_softmax(std::span<const float> logits) {
+    const double most = *std::max_element(logits.begin(), logits.end());
+    double sum = 0;
+    for (const float logit : logits) { sum += std::exp(static_cast<double>(logit) - most); }
+    std::vector<double> result;
+    result.reserve(logits.size());
+    for (const float logit : logits) { result.push_back(static_cast<double>(logit) - most - std::log(sum)); }
+    return result;
+}
+
+}  // namespace
+
+TextScore score_text(Context& context, const Model& model, std::span<const std::int64_t> ids,
+                     const ScoreOptions& options) {
+    TextScore score;
+    for_windows(ids, check_windows(model, options),
+                [&](std::span<const std::int64_t> part, std::int64_t first, std::int64_t count) {
+                    const Tensor logits = logits_of(context, model, part, options);
+                    for (std::int64_t t = first; t < first + count; ++t) {
+                        score.negative_log_likelihood +=
+                            surprise(row_of(logits, t - 1), part[static_cast<std::size_t>(t)]);
+                    }
+                    score.tokens += count;
+                });
     return score;
+}
+
+ScoreComparison compare_scores(Context& context, const Model& model, const Model& original,
+                               std::span<const std::int64_t> ids, const ScoreOptions& options) {
+    if (model.config().vocab != original.config().vocab) {
+        throw Error("[compare_scores] original: expected a vocabulary of " + std::to_string(model.config().vocab) +
+                    ", got " + std::to_string(original.config().vocab));
+    }
+    ScoreComparison result;
+    double square = 0, logits_seen = 0, divergence = 0, agreed = 0;
+    for_windows(ids, check_windows(model, options),
+                [&](std::span<const std::int64_t> part, std::int64_t first, std::int64_t count) {
+                    const Tensor mine = logits_of(context, model, part, options);
+                    const Tensor theirs = logits_of(context, original, part, options);
+                    for (std::int64_t t = first; t < first + count; ++t) {
+                        const auto a = row_of(mine, t - 1), b = row_of(theirs, t - 1);
+                        const std::vector<double> p = log_softmax(a), q = log_softmax(b);
+                        const auto token = static_cast<std::size_t>(part[static_cast<std::size_t>(t)]);
+                        result.score.negative_log_likelihood -= p[token];
+                        result.original.negative_log_likelihood -= q[token];
+                        for (std::size_t n = 0; n < a.size(); ++n) {
+                            const double difference = static_cast<double>(a[n]) - static_cast<double>(b[n]);
+                            square += difference * difference;
+                            divergence += std::exp(q[n]) * (q[n] - p[n]);
+                        }
+                        const auto best = [](std::span<const float> row) {
+                            return std::max_element(row.begin(), row.end()) - row.begin();
+                        };
+                        agreed += best(a) == best(b) ? 1 : 0;
+                        logits_seen += static_cast<double>(a.size());
+                    }
+                    result.score.tokens += count;
+                });
+    result.original.tokens = result.score.tokens;
+    if (result.score.tokens > 0) {
+        result.logit_error = std::sqrt(square / logits_seen);
+        result.divergence = divergence / static_cast<double>(result.score.tokens);
+        result.agreement = agreed / static_cast<double>(result.score.tokens);
+    }
+    return result;
 }
 
 }  // namespace heed

@@ -216,6 +216,9 @@ Value Model::loss(Tape& tape, const ForwardInputs& inputs, const View& labels, c
                   CrossEntropy* result) const {
     const ModelConfig& c = state_->config;
     if (!c.head) { throw Error("[loss] model: expected one with a head, got a " + c.family + " without"); }
+    if (state_->weights != WeightStorage::stored) {
+        throw Error("[loss] model: expected stored weights, got a prepared form (set_weights)");
+    }
     if (!labels) { throw Error("[loss] labels: expected i64 or i32 [batch, tokens], got none"); }
     const std::int64_t ignore = options.cross_entropy.ignore;
     ForwardInputs all = inputs;

@@ -6,24 +6,11 @@
 
 #include "io/file.h"
 #include "model/config_reader.h"
-#include "model/index.h"
 #include "model/model_state.h"
+#include "model/weight_files.h"
 
 namespace heed {
 namespace {
-
-constexpr std::size_t most_text = std::size_t{64} << 20U;
-
-std::string read_text(const std::filesystem::path& path) {
-    const InputFile file("Model::load", path);
-    if (file.size() > most_text) {
-        throw FileError("[Model::load] " + path.string() + ": expected at most " + std::to_string(most_text) +
-                        " bytes, got " + std::to_string(file.size()));
-    }
-    std::string text(file.size(), '\0');
-    file.read(0, std::as_writable_bytes(std::span(text)));
-    return text;
-}
 
 /// Errors about a file's text name the file.
 template <class Function>
@@ -33,55 +20,13 @@ auto in_file(const std::filesystem::path& path, const Function& function) {
     } catch (const Error& error) { throw Error(path.string() + ": " + error.what()); }
 }
 
-/// The tensors of a folder, whichever files they are in.
-class Files {
-public:
-    explicit Files(const std::filesystem::path& folder) {
-        const auto whole = folder / "model.safetensors";
-        const auto index = folder / "model.safetensors.index.json";
-        if (!std::filesystem::exists(whole) && std::filesystem::exists(index)) {
-            open_shards(folder, index);
-            return;
-        }
-        files_.push_back(SafetensorsFile::open(whole));
-        for (const std::string& name : files_.back().names()) { where_.emplace(name, 0); }
-    }
-
-    const SafetensorsFile* find(const std::string& name) const {
-        const auto found = where_.find(name);
-        return found == where_.end() ? nullptr : &files_[found->second];
-    }
-    const std::map<std::string, std::size_t>& all() const { return where_; }
-    std::vector<SafetensorsFile> take() { return std::move(files_); }
-
-private:
-    void open_shards(const std::filesystem::path& folder, const std::filesystem::path& index) {
-        std::map<std::string, std::size_t> opened;
-        const auto entries = read_weight_index(index.string(), read_text(index));
-        for (const auto& [tensor, shard] : entries) {
-            if (!opened.contains(shard)) {
-                files_.push_back(SafetensorsFile::open(folder / shard));
-                opened.emplace(shard, files_.size() - 1);
-            }
-            if (!files_[opened[shard]].contains(tensor)) {
-                throw FileError("[Model::load] " + (folder / shard).string() + ": expected tensor " +
-                                in_quotes(tensor) + ", which the index says is there, got none");
-            }
-            where_.emplace(tensor, opened[shard]);
-        }
-    }
-
-    std::vector<SafetensorsFile> files_;
-    std::map<std::string, std::size_t> where_;
-};
-
 std::string replaced_end(const std::string& name, std::string_view end, std::string_view by) {
     return name.ends_with(end) ? name.substr(0, name.size() - end.size()) + std::string(by) : std::string();
 }
 
 class FileSource : public ParameterSource {
 public:
-    FileSource(const Files& files, const ModelNames& names, const LoadOptions& options, Parameters& parameters)
+    FileSource(const WeightFiles& files, const ModelNames& names, const LoadOptions& options, Parameters& parameters)
         : files_(files), names_(names), options_(options), parameters_(parameters) {}
 
     Parameter* take(const ParameterSpec& spec) override {
@@ -146,7 +91,7 @@ private:
         return &placeholders_.back();
     }
 
-    const Files& files_;
+    const WeightFiles& files_;
     const ModelNames& names_;
     const LoadOptions& options_;
     Parameters& parameters_;
@@ -158,7 +103,7 @@ private:
 void read_generation_config(const std::filesystem::path& path, ModelConfig& config) {
     if (!std::filesystem::exists(path)) { return; }
     in_file(path, [&] {
-        const std::string text = read_text(path);
+        const std::string text = read_text_file("Model::load", path);
         const ConfigReader reader("Model::load", text);
         constexpr std::int64_t most = std::int64_t{1} << 30;
         const auto one = [&](std::string_view key, std::optional<std::int64_t>& field) {
@@ -179,12 +124,12 @@ void read_generation_config(const std::filesystem::path& path, ModelConfig& conf
 Model Model::load(const std::filesystem::path& folder, const LoadOptions& options) {
     auto state = std::make_shared<ModelState>();
     const auto config_path = folder / "config.json";
-    const std::string text = read_text(config_path);
+    const std::string text = read_text_file("Model::load", config_path);
     state->config = in_file(config_path, [&] { return read_model_config(text); });
     if (state->config.family != "heed") { state->config_text = text; }
     read_generation_config(folder / "generation_config.json", state->config);
     const ModelNames names = names_of(state->config);
-    Files files(folder);
+    WeightFiles files("Model::load", folder);
     FileSource source(files, names, options, state->parameters);
     state->graph = build_graph(state->config, names, source);
     source.finish();
@@ -195,23 +140,30 @@ Model Model::load(const std::filesystem::path& folder, const LoadOptions& option
     }
     state->files = files.take();
     state->folder = folder;
-    return Model(std::move(state));
+    Model model(std::move(state));
+    if (options.weights != WeightStorage::stored) {
+        Context context;
+        model.set_weights(context, options.weights);
+    }
+    return model;
 }
 
-void Model::save(const std::filesystem::path& folder) const {
+void Model::save(const std::filesystem::path& folder, const SaveOptions& options) const {
     std::error_code failed;
     std::filesystem::create_directories(folder, failed);
     if (failed) {
         throw FileError("[Model::save] " + folder.string() + ": expected a folder, got " + failed.message());
     }
-    std::vector<NamedView> tensors;
+    std::vector<TensorToWrite> tensors;
     for (const Parameter& parameter : state_->parameters.list()) {
-        tensors.push_back({parameter.name, parameter.value});
+        const View value = parameter.value;
+        const auto bytes = static_cast<std::uint64_t>(value.shape().elements()) * size_of(value.dtype());
+        tensors.push_back({parameter.name, bytes, [value](Tensor&) { return value; }});
     }
     const std::string text = state_->config_text.empty() ? write_model_config(state_->config) : state_->config_text;
     AtomicFile config("Model::save", folder / "config.json");
     config.write(std::as_bytes(std::span(text)));
-    write_safetensors(folder / "model.safetensors", tensors, {{"format", "pt"}});
+    write_weight_files("Model::save", folder, tensors, options.max_shard_bytes, {{"format", "pt"}});
     config.commit();
 }
 

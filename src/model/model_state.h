@@ -15,6 +15,7 @@ struct ModelState {
     std::string config_text;  ///< the file it came from, where that was not heed's own
     Parameters parameters;
     ModelGraph graph;
+    WeightStorage weights = WeightStorage::stored;
     std::vector<SafetensorsFile> files;  ///< whose mapped memory the parameters may be
     std::vector<std::string> unused;
     std::filesystem::path folder;

@@ -119,6 +119,9 @@ void Model::assign(std::string_view name, const View& value) const {
     if (parameter == nullptr) {
         throw Error("[Model::assign] name: expected a parameter of the model, got " + std::string(name));
     }
+    if (state_->weights != WeightStorage::stored) {
+        throw Error("[Model::assign] model: expected stored weights, got a prepared form (set_weights)");
+    }
     if (!value || !is_floating(value.dtype()) || !(value.shape() == parameter->value.shape())) {
         throw Error("[Model::assign] " + std::string(name) + ": expected floats of shape " +
                     to_string(parameter->value.shape()) + ", got " +

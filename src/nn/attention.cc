@@ -69,6 +69,13 @@ Heads project(Tape& tape, const AttentionLayer& layer, const Value& x, const Val
         return {heads_of(all, layer.q_rows, c.heads, c.head_size), heads_of(all, layer.k_rows, c.kv_heads, c.head_size),
                 heads_of(all, layer.v_rows, c.kv_heads, c.value_size)};
     }
+    if (layer.joined) {
+        const Value all = layer.joined(tape, x);
+        const std::int64_t k = c.heads * c.head_size, v = k + c.kv_heads * c.head_size;
+        return {heads_of(all, {.begin = 0, .stride = c.head_size}, c.heads, c.head_size),
+                heads_of(all, {.begin = k, .stride = c.head_size}, c.kv_heads, c.head_size),
+                heads_of(all, {.begin = v, .stride = c.value_size}, c.kv_heads, c.value_size)};
+    }
     const Value& source = layer.cross ? memory : x;
     Value q = layer.q(tape, x);
     Value k = source ? layer.k(tape, source) : Value();

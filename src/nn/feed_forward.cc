@@ -43,7 +43,17 @@ Value FeedForwardLayer::operator()(Tape& tape, const Value& x) const {
         return out.reshape(x.shape());
     }
     if (!config.gated) { return down(tape, up(tape, x, config.activation)); }
-    const Value g = gate(tape, x), u = up(tape, x);
+    Value g, u;
+    if (joined) {
+        const Value both = joined(tape, x);
+        const int last = both.shape().rank() - 1;
+        const std::int64_t size = both.extent(last) / 2;
+        g = both.slice(last, 0, size);
+        u = both.slice(last, size, 2 * size);
+    } else {
+        g = gate(tape, x);
+        u = up(tape, x);
+    }
     if (config.experts.limit > 0) {
         return down(tape, clamped_gate(tape, g, u, config.experts.limit, config.experts.alpha));
     }

@@ -100,7 +100,28 @@ Weight Weight::reshape(const Shape& to) const {
     return result;
 }
 
+namespace {
+
+Value prepared_linear(Tape& tape, const Value& x, const PreparedWeight& weight, Activation activation) {
+    if (tape.recording()) {
+        throw Error("[linear] weights: expected those of the parameters for a way back, got a prepared form");
+    }
+    Shape shape = x.shape();
+    shape[shape.rank() - 1] = weight.outputs();
+    Value out = tape.empty(x.dtype(), shape);
+    const LinearOptions options{.bias = weight.bias ? View(weight.bias.view()) : View(), .activation = activation};
+    if (weight.packed) {
+        linear(tape.context(), x, weight.packed, out.view(), options);
+    } else {
+        linear(tape.context(), x, weight.quantized, out.view(), options);
+    }
+    return out;
+}
+
+}  // namespace
+
 Value LinearLayer::operator()(Tape& tape, const Value& x, Activation activation) const {
+    if (prepared != nullptr) { return prepared_linear(tape, x, *prepared, activation); }
     return linear(tape, x, weight.on(tape), bias.on(tape), activation);
 }
 

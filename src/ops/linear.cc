@@ -146,6 +146,25 @@ void for_matrices(const View& x, const MutableView& out, const LinearOptions& o,
     run(problem);
 }
 
+void for_prepared(const char* function, const View& x, const MutableView& out, const LinearOptions& o,
+                  const PreparedShape& weight, const std::function<void(const LinearProblem&)>& run) {
+    check_rows(function, {"x", x});
+    Shape shape = x.shape();
+    if (shape[shape.rank() - 1] != weight.inputs) {
+        refuse(function, "x", std::to_string(weight.inputs) + " columns, the inputs of weight", to_string(shape));
+    }
+    shape[shape.rank() - 1] = weight.outputs;
+    check_output(function, "out", out, shape, float_types);
+    check_optional_input(function, {"bias", o.bias}, Shape{weight.outputs});
+    check_optional_output(function, {"before_activation", o.before_activation}, shape);
+    check_all_apart(function, {{"out", out}, {"before_activation", o.before_activation}}, {{"x", x}, {"bias", o.bias}});
+    if (shape.elements() == 0) { return; }
+    for_matrices(x, out, o, [&](LinearProblem problem) {
+        problem.product.columns = weight.outputs;
+        run(problem);
+    });
+}
+
 void linear(Context& context, const View& x, const View& weight, const MutableView& out, const LinearOptions& o) {
     constexpr const char* function = "linear";
     check_weight(function, x, weight);

@@ -26,4 +26,13 @@ void product(Context& context, const View& a, const View& b, const MutableView& 
 void for_matrices(const View& x, const MutableView& out, const LinearOptions& options,
                   const std::function<void(const LinearProblem&)>& run);
 
+/// Rows and columns of weights in a form of their own.
+struct PreparedShape {
+    std::int64_t outputs, inputs;
+};
+
+/// linear with such weights: checks the arguments, then for_matrices with the columns filled in.
+void for_prepared(const char* function, const View& x, const MutableView& out, const LinearOptions& options,
+                  const PreparedShape& weight, const std::function<void(const LinearProblem&)>& run);
+
 }  // namespace heed

@@ -195,25 +195,12 @@ void QuantizedMatrix::dequantize(Context& context, const MutableView& out) const
 void linear(Context& context, const View& x, const QuantizedMatrix& weight, const MutableView& out,
             const LinearOptions& options) {
     constexpr const char* function = "linear";
-    check_rows(function, {"x", x});
     if (!weight) { refuse(function, "weight", "a quantised matrix", "none"); }
-    Shape shape = x.shape();
-    if (shape[shape.rank() - 1] != weight.inputs()) {
-        refuse(function, "x", std::to_string(weight.inputs()) + " columns, the inputs of weight", to_string(shape));
-    }
-    shape[shape.rank() - 1] = weight.outputs();
-    check_output(function, "out", out, shape, float_types);
-    check_optional_input(function, {"bias", options.bias}, Shape{weight.outputs()});
-    check_optional_output(function, {"before_activation", options.before_activation}, shape);
-    check_all_apart(function, {{"out", out}, {"before_activation", options.before_activation}},
-                    {{"x", x}, {"bias", options.bias}});
-    if (shape.elements() == 0) { return; }
     QuantizedProblem problem;
     problem.blocks = weight.data();
     problem.four_bits = weight.format() == WeightFormat::int4;
-    for_matrices(x, out, options, [&](const LinearProblem& linear) {
+    for_prepared(function, x, out, options, {weight.outputs(), weight.inputs()}, [&](const LinearProblem& linear) {
         problem.linear = linear;
-        problem.linear.product.columns = weight.outputs();
         run_forward(context, quantized_kernel_list(), {function}, problem);
     });
 }

@@ -73,6 +73,28 @@ class Generation(CliTest):
         self.refuse("convert", self.model, "--dtype", "f32", "--out", self.model, saying="--out")
         self.refuse("convert", self.model / "config.json", "--out", out, saying="GGUF")
 
+    def test_convert_to_shards(self):
+        out = pathlib.Path(self.scratch.name) / "shards"
+        self.succeed("convert", self.model, "--max-shard", "8KB", "--out", out)
+        self.assertGreater(len(list(out.glob("model-0*-of-0*.safetensors"))), 2)
+        generated = json.loads(self.succeed("generate", out, "ab", "--max-new-tokens", "12", "--quiet", "--json"))["tokens"]
+        self.assertEqual(generated, self.tokens())
+        self.refuse("convert", self.model, "--max-shard", "many", "--out", out, saying="--max-shard")
+        self.refuse("convert", self.model, "--kv-heads", "1", "--out", out, saying="kv_heads")
+
+    def test_weights_in_fewer_bits(self):
+        greedy = self.tokens()
+        self.assertEqual(self.tokens("--weights", "f32"), greedy)
+        for form in ("bf16", "int8", "int4"):
+            self.assertEqual(len(self.tokens("--weights", form)), 12)
+            report = json.loads(self.succeed("score", self.model, "hello world", "--weights", form, "--quiet", "--json"))
+            plain = json.loads(self.succeed("score", self.model, "hello world", "--quiet", "--json"))
+            self.assertAlmostEqual(report["stored_perplexity"], plain["perplexity"], places=3)
+            self.assertGreater(report["logit_error"], 0)
+            self.assertLess(report["logit_error"], {"bf16": 0.1, "int8": 0.2, "int4": 3}[form])
+        self.assertIn("Kullback-Leibler", self.succeed("score", self.model, "hello world", "--weights", "int8", "--quiet"))
+        self.refuse("generate", self.model, "ab", "--weights", "int7", saying="--weights")
+
     def test_what_cannot_be_done_is_refused(self):
         self.refuse("generate", "absent", "x", saying="absent")
         self.refuse("generate", self.model, "x", "--max-new-tokens", "100", "--quiet", saying="positions of the model")

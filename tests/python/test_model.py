@@ -92,3 +92,44 @@ def test_mistakes_are_named():
         model.load_state_dict({"embedding.weight": numpy.zeros(3, "float32")})
     with pytest.raises(heed.Error, match="line 1, \"decoder.heads\""):
         heed.Model({**TINY, "decoder": {"heads": 3}})
+
+
+@pytest.mark.parametrize("form, most", [("f32", 1e-5), ("bf16", 0.05), ("int8", 0.05), ("int4", 0.6)])
+def test_weights_in_other_forms(form, most):
+    plain = heed.load(MODELS / "llama")
+    small = heed.load(MODELS / "llama", weights=form)
+    assert (plain.weights, small.weights) == ("stored", form)
+    ids = [[5, 7, 9, 11, 2]]
+    want, got = plain.forward(ids)["logits"], small.forward(ids)["logits"]
+    assert numpy.linalg.norm(got - want) < most * numpy.linalg.norm(want)
+    assert small.generate(ids, max_new_tokens=4).shape == (1, 9)
+    with pytest.raises(ValueError, match="stored weights"):
+        small.gradients(ids)
+    with pytest.raises(ValueError, match="int8"):
+        heed.load(MODELS / "llama", weights="int7")
+
+
+def test_a_batch_of_texts():
+    tokenizer = heed.train_byte_bpe(["low lower lowest"] * 9, vocabulary=262)
+    texts = ["lower", b"\xff low", "", "slow " * 400]
+    assert tokenizer.encode_batch(texts) == [tokenizer.encode(text) for text in texts]
+    with pytest.raises(ValueError, match="str or bytes"):
+        tokenizer.encode_batch([3])
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2", "bert", "t5", "gpt-oss-sinks", "mixtral-experts"])
+def test_transformers_loads_what_is_saved(name, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    torch = pytest.importorskip("torch")
+    want = expected(name)
+    model = heed.load(MODELS / name)
+    model.save(tmp_path)
+    architecture = json.loads((tmp_path / "config.json").read_text())["architectures"][0]
+    loaded, report = getattr(transformers, architecture).from_pretrained(tmp_path, output_loading_info=True, attn_implementation="eager")
+    assert not report["missing_keys"] and not report["mismatched_keys"]
+    given = {key: torch.tensor(want[key]) for key in ("input_ids", "attention_mask", "position_ids", "decoder_input_ids") if key in want}
+    with torch.no_grad():
+        logits = loaded.eval()(**given).logits.numpy()
+    mine = model.forward(**{key: value.numpy() for key, value in given.items()})["logits"]
+    rows = slice(None) if "decoder_input_ids" in want else want["attention_mask"] == 1
+    assert numpy.abs(logits[rows] - mine[rows]).max() < 2e-4

@@ -51,7 +51,7 @@ std::string answer(Context& context, const LoadedModel& loaded, const ChatArgume
 
 void chat_command(const ChatArguments& arguments) {
     const ChatTemplate chat = ChatTemplate::from_folder(arguments.common.model);
-    const LoadedModel loaded(arguments.common.model, arguments.common.quiet);
+    const LoadedModel loaded(arguments.common.model, arguments.common.quiet, arguments.common.weights);
     Context context(arguments.common.thread_count());
     std::vector<ChatMessage> messages;
     if (!arguments.system.empty()) { messages.push_back({"system", arguments.system}); }

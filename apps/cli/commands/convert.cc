@@ -1,10 +1,9 @@
-#include <deque>
 #include <filesystem>
 #include <memory>
 
 #include <fmt/format.h>
+#include <heed/convert_model.h>
 #include <heed/gguf.h>
-#include <heed/safetensors.h>
 #include <CLI/CLI.hpp>
 
 #include "commands/commands.h"
@@ -14,52 +13,51 @@ namespace heed::cli {
 namespace {
 
 struct ConvertArguments {
-    std::string from, out, dtype;
+    std::string from, out, dtype, max_shard;
+    std::int64_t kv_heads = 0;
 };
 
 constexpr auto convert_examples = R"(Examples:
   heed convert model.gguf --out folder                     a GGUF (llama) as Hugging Face has it
   heed convert path/to/model --dtype bf16 --out smaller    the same weights in another type
+  heed convert path/to/model --kv-heads 2 --out grouped    heads of keys and values averaged in groups (MHA to GQA)
+  heed convert path/to/model --max-shard 2GB --out shards  in files of at most so many bytes, with an index
 )";
 
-/// Floats in another type; everything else of the folder is copied.
-void convert_types(const std::filesystem::path& from, const std::filesystem::path& out, DType dtype) {
-    if (!std::filesystem::exists(from / "model.safetensors")) {
-        throw UsageError(from.string() + ": expected a folder with model.safetensors, got none");
+/// "5GB", "500MB", "64KB" or bytes, in powers of ten as Hugging Face counts them.
+std::uint64_t parse_bytes(const std::string& text) {
+    constexpr std::uint64_t most = std::uint64_t{1} << 50U;
+    const std::size_t digits = std::min(text.find_first_not_of("0123456789"), text.size());
+    const std::string unit = text.substr(digits);
+    const std::uint64_t factor = unit == "GB" ? 1000000000 : unit == "MB" ? 1000000 : unit == "KB" ? 1000 : 1;
+    if (digits == 0 || digits > 15 || (factor == 1 && !unit.empty() && unit != "B")) {
+        throw UsageError("--max-shard: expected a size such as 5GB, got " + text);
     }
-    const SafetensorsFile file = SafetensorsFile::open(from / "model.safetensors");
-    std::deque<Tensor> tensors;
-    std::vector<NamedView> views;
-    for (const std::string& name : file.names()) {
-        Tensor tensor = file.tensor(name);
-        const bool is_float = tensor.dtype() == DType::f32 || tensor.dtype() == DType::f16 ||
-                              tensor.dtype() == DType::bf16 || tensor.dtype() == DType::f64;
-        tensors.push_back(is_float ? tensor.to(dtype) : std::move(tensor));
-        views.push_back({name, tensors.back()});
+    return std::min(most / factor, std::stoull(text.substr(0, digits))) * factor;
+}
+
+void convert_folder(const ConvertArguments& arguments) {
+    ConvertModelOptions options;
+    if (!arguments.dtype.empty()) { options.dtype = parse_dtype("--dtype", arguments.dtype); }
+    if (!arguments.max_shard.empty()) { options.max_shard_bytes = parse_bytes(arguments.max_shard); }
+    options.kv_heads = arguments.kv_heads;
+    if (!options.dtype && options.max_shard_bytes == 0 && options.kv_heads == 0) {
+        throw UsageError("--dtype, --kv-heads or --max-shard: expected one of them for a folder, got none");
     }
-    std::filesystem::create_directories(out);
-    for (const auto& entry : std::filesystem::directory_iterator(from)) {
-        const std::string extension = entry.path().extension().string();
-        const bool copied =
-            entry.is_regular_file() && (extension == ".json" || extension == ".jinja" || extension == ".txt");
-        if (copied) {
-            std::filesystem::copy_file(entry.path(), out / entry.path().filename(),
-                                       std::filesystem::copy_options::overwrite_existing);
-        }
-    }
-    write_safetensors(out / "model.safetensors", views, file.metadata());
+    convert_model(arguments.from, arguments.out, options);
 }
 
 void convert_command(const ConvertArguments& arguments) {
     const std::filesystem::path from(arguments.from), out(arguments.out);
-    if (std::filesystem::exists(out) && std::filesystem::equivalent(from, out)) {
+    if (std::filesystem::exists(from) && std::filesystem::exists(out) && std::filesystem::equivalent(from, out)) {
         throw UsageError("--out: expected another folder than the one that is read, got the same");
     }
     if (std::filesystem::is_directory(from)) {
-        if (arguments.dtype.empty()) { throw UsageError("--dtype: expected f32, f16 or bf16 for a folder, got none"); }
-        convert_types(from, out, parse_dtype("--dtype", arguments.dtype));
+        convert_folder(arguments);
     } else {
-        if (!arguments.dtype.empty()) { throw UsageError("--dtype: expected a folder to convert, got a file"); }
+        if (!arguments.dtype.empty() || arguments.kv_heads > 0 || !arguments.max_shard.empty()) {
+            throw UsageError("--dtype, --kv-heads, --max-shard: expected a folder to convert, got a file");
+        }
         convert_gguf(from, out);
     }
     fmt::print("{}: written\n", printable(arguments.out));
@@ -74,6 +72,13 @@ void add_convert(CLI::App& app) {
     command->add_option("from", arguments->from, "A GGUF file, or a model's folder")->required()->type_name("");
     command->add_option("--out", arguments->out, "The folder to write")->required()->type_name("FOLDER");
     command->add_option("--dtype", arguments->dtype, "f32, f16 or bf16, for a folder")->type_name("TYPE");
+    command
+        ->add_option("--kv-heads", arguments->kv_heads,
+                     "Heads of keys and values, each the mean of a group of old ones")
+        ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 20).description(""))
+        ->type_name("N");
+    command->add_option("--max-shard", arguments->max_shard, "Files of at most this size, such as 5GB")
+        ->type_name("SIZE");
     command->footer(heed::cli::convert_examples);
     command->callback([arguments] { heed::cli::convert_command(*arguments); });
 }

@@ -13,7 +13,7 @@ namespace heed::cli {
 namespace {
 
 struct EmbedArguments {
-    std::string model, file = "-", out, pooling = "mean", threads = "0";
+    std::string model, file = "-", out, pooling = "mean", threads = "0", weights = "stored";
     std::vector<std::string> text;
     bool raw = false, quiet = false, similarity = false;
 };
@@ -40,7 +40,7 @@ void print_similarity(const Tensor& vectors) {
 }
 
 void embed_command(const EmbedArguments& arguments) {
-    const LoadedModel loaded(arguments.model, arguments.quiet);
+    const LoadedModel loaded(arguments.model, arguments.quiet, arguments.weights);
     std::vector<std::string> texts = arguments.text;
     if (texts.empty()) { texts = lines_of(read_whole("embed", arguments.file)); }
     EmbedOptions options;
@@ -81,6 +81,7 @@ void add_embed(CLI::App& app) {
         ->capture_default_str();
     command->add_flag("--raw", arguments->raw, "Vectors as they are, not of length 1");
     command->add_flag("--similarity", arguments->similarity, "Print how alike the texts are instead of vectors");
+    heed::cli::add_weights_option(*command, arguments->weights);
     command->add_option("--threads", arguments->threads, "Threads; 0: one per core")->type_name("N");
     command->add_flag("--quiet", arguments->quiet, "No progress on standard error");
     command->footer(heed::cli::embed_examples);

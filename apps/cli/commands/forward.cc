@@ -10,6 +10,7 @@
 #include <heed/search.h>
 #include <CLI/CLI.hpp>
 
+#include "commands/generation.h"
 #include "commands/options.h"
 #include "print/text.h"
 
@@ -22,7 +23,7 @@ struct ForwardArguments {
     std::string out;
     std::string write = "logits";
     std::string kernel;
-    std::string threads = "0";
+    std::string threads = "0", weights = "stored";
 };
 
 struct BeamRequest {
@@ -152,7 +153,7 @@ Tensor loss_of(Context& context, const Model& model, const FileInputs& inputs, c
 void run_forward(const ForwardArguments& arguments) {
     const Request request = read_request(arguments.write);
     Context context(static_cast<int>(parse_integer("--threads", arguments.threads, 0, 4096)));
-    const Model model = Model::load(arguments.model);
+    const Model model = Model::load(arguments.model, {.weights = weight_storage(arguments.weights)});
     const SafetensorsFile file = SafetensorsFile::open(arguments.in);
     const FileInputs inputs(file, arguments.in);
 
@@ -208,6 +209,7 @@ void add_forward(CLI::App& app) {
         ->type_name("LIST");
     command->add_option("--kernel", arguments->kernel, "Attention kernel by name, such as reference")
         ->type_name("NAME");
+    heed::cli::add_weights_option(*command, arguments->weights);
     command->add_option("--threads", arguments->threads, "Threads (default: every core)")->type_name("N");
     command->footer(
         "Examples:\n"

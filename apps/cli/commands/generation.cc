@@ -20,19 +20,33 @@ double seconds_from(std::chrono::steady_clock::time_point begin) {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
-Model load_with_progress(const std::string& folder, bool quiet) {
+Model load_with_progress(const std::string& folder, bool quiet, const std::string& weights = "stored") {
     const auto begin = std::chrono::steady_clock::now();
     // On a terminal alone: whoever reads a log wants one line.
     if (!quiet && isatty(STDERR_FILENO) != 0) { fmt::print(stderr, "loading {} ...\n", printable(folder)); }
-    Model model = Model::load(folder);
+    Model model = Model::load(folder, {.weights = weight_storage(weights)});
     if (!quiet) {
-        fmt::print(stderr, "{} with {:.1f}M parameters in {:.2f} s\n", printable(model.config().family),
-                   static_cast<double>(model.parameters().elements()) / 1e6, seconds_from(begin));
+        fmt::print(stderr, "{} with {:.1f}M parameters", printable(model.config().family),
+                   static_cast<double>(model.parameters().elements()) / 1e6);
+        if (model.weights() != WeightStorage::stored) {
+            fmt::print(stderr, ", linear layers in {} ({:.1f} MB)", weights,
+                       static_cast<double>(model.weight_bytes()) / 1e6);
+        }
+        fmt::print(stderr, " in {:.2f} s\n", seconds_from(begin));
     }
     return model;
 }
 
 }  // namespace
+
+void add_weights_option(CLI::App& command, std::string& weights) {
+    command
+        .add_option("--weights", weights,
+                    "How linear layers hold their weights: stored (as in the files), f32, bf16, int8, int4")
+        ->check(CLI::IsMember({"stored", "f32", "bf16", "int8", "int4"}).description(""))
+        ->type_name("FORM")
+        ->capture_default_str();
+}
 
 void GenerationArguments::add_to(CLI::App& command) {
     constexpr std::int64_t most = 1 << 24;
@@ -63,6 +77,7 @@ void GenerationArguments::add_to(CLI::App& command) {
         ->type_name("N");
     command.add_option("--draft", draft, "A smaller model that guesses ahead; changes speed, not tokens")
         ->type_name("FOLDER");
+    add_weights_option(command, weights);
     command.add_option("--threads", threads, "Threads; 0: one per core")->type_name("N");
     command.add_flag("--quiet", quiet, "No progress and figures on standard error");
 }
@@ -93,8 +108,8 @@ int GenerationArguments::thread_count() const {
     return static_cast<int>(parse_integer("--threads", threads, 0, most));
 }
 
-LoadedModel::LoadedModel(const std::string& folder, bool quiet)
-    : model(load_with_progress(folder, quiet)), tokenizer(std::filesystem::path(folder)) {}
+LoadedModel::LoadedModel(const std::string& folder, bool quiet, const std::string& weights)
+    : model(load_with_progress(folder, quiet, weights)), tokenizer(std::filesystem::path(folder)) {}
 
 void print_speed(const Generated& result, std::size_t prompt) {
     const double after_first = result.seconds - result.first_token_seconds;

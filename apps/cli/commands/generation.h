@@ -14,7 +14,7 @@ namespace heed::cli {
 
 /// What the commands that write text have in common.
 struct GenerationArguments {
-    std::string model, draft, threads = "0", seed = "0";
+    std::string model, draft, threads = "0", seed = "0", weights = "stored";
     std::vector<std::string> stop;
     std::int64_t max_new_tokens = 128, min_new_tokens = 0, top_k = 50, lookup = 0;
     double temperature = 0, top_p = 1, min_p = 0, repetition_penalty = 1;
@@ -27,9 +27,12 @@ struct GenerationArguments {
     int thread_count() const;
 };
 
+/// --weights, for commands that run a model.
+void add_weights_option(CLI::App& command, std::string& weights);
+
 /// A model and its tokenizer, loaded with a line on standard error that says how long that took.
 struct LoadedModel {
-    explicit LoadedModel(const std::string& folder, bool quiet);
+    LoadedModel(const std::string& folder, bool quiet, const std::string& weights = "stored");
     Model model;
     Tokenizer tokenizer;
 };

@@ -12,7 +12,7 @@ namespace heed::cli {
 namespace {
 
 struct ScoreArguments {
-    std::string model, file, threads = "0";
+    std::string model, file, threads = "0", weights = "stored";
     std::vector<std::string> text;
     std::int64_t window = 0, stride = 0;
     bool json = false, quiet = false;
@@ -22,28 +22,59 @@ constexpr auto score_examples = R"(Examples:
   heed score path/to/model --file book.txt                         perplexity and bits per byte
   heed score path/to/model --file book.txt --window 1024 --stride 512
   heed score path/to/model "The sky is blue."
+  heed score path/to/model --file book.txt --weights int8          and how far int8 is from the weights as stored
 )";
 
+void print_score(const ScoreArguments& arguments, const ScoreComparison& result, std::size_t bytes) {
+    const TextScore& score = result.score;
+    const double bits = score.bits_per_byte(static_cast<std::int64_t>(bytes));
+    const bool compared = arguments.weights != "stored";
+    if (arguments.json) {
+        nlohmann::ordered_json object = {{"tokens", score.tokens},
+                                         {"bytes", bytes},
+                                         {"nll", score.negative_log_likelihood},
+                                         {"perplexity", score.perplexity()},
+                                         {"bits_per_byte", bits}};
+        if (compared) {
+            object["weights"] = arguments.weights;
+            object["stored_perplexity"] = result.original.perplexity();
+            object["logit_error"] = result.logit_error;
+            object["divergence"] = result.divergence;
+            object["agreement"] = result.agreement;
+        }
+        fmt::print("{}\n", dump(object));
+        return;
+    }
+    fmt::print("tokens predicted  {}\nbytes             {}\nperplexity        {:.4f}\nbits per byte     {:.4f}\n",
+               score.tokens, bytes, score.perplexity(), bits);
+    if (compared) {
+        fmt::print(
+            "\nagainst the weights as stored\n"
+            "perplexity        {:.4f} ({:+.2f} % with {})\n"
+            "logits            {:.4f} apart (root mean square)\n"
+            "probabilities     {:.5f} nats a token apart (Kullback-Leibler)\n"
+            "same best token   {:.2f} %\n",
+            result.original.perplexity(), 100 * (score.perplexity() / result.original.perplexity() - 1),
+            arguments.weights, result.logit_error, result.divergence, 100 * result.agreement);
+    }
+}
+
 void score_command(const ScoreArguments& arguments) {
-    const LoadedModel loaded(arguments.model, arguments.quiet);
+    const LoadedModel loaded(arguments.model, arguments.quiet, arguments.weights);
     std::string text;
     for (const std::string& word : arguments.text) { text += (text.empty() ? "" : " ") + word; }
     if (arguments.text.empty()) { text = read_whole("score", arguments.file.empty() ? "-" : arguments.file); }
     const std::vector<std::int64_t> ids = loaded.tokenizer.encode(text, {.truncate_and_pad = false});
     Context context(static_cast<int>(parse_integer("--threads", arguments.threads, 0, 4096)));
-    const TextScore result =
-        score_text(context, loaded.model, ids, {.window = arguments.window, .stride = arguments.stride});
-    const double bits = result.bits_per_byte(static_cast<std::int64_t>(text.size()));
-    if (arguments.json) {
-        fmt::print("{}\n", dump({{"tokens", result.tokens},
-                                 {"bytes", text.size()},
-                                 {"nll", result.negative_log_likelihood},
-                                 {"perplexity", result.perplexity()},
-                                 {"bits_per_byte", bits}}));
-        return;
+    const ScoreOptions options{.window = arguments.window, .stride = arguments.stride};
+    ScoreComparison result;
+    const bool compared = loaded.model.weights() != WeightStorage::stored;
+    if (compared) {
+        result = compare_scores(context, loaded.model, Model::load(arguments.model), ids, options);
+    } else {
+        result.score = score_text(context, loaded.model, ids, options);
     }
-    fmt::print("tokens predicted  {}\nbytes             {}\nperplexity        {:.4f}\nbits per byte     {:.4f}\n",
-               result.tokens, text.size(), result.perplexity(), bits);
+    print_score(arguments, result, text.size());
 }
 
 }  // namespace
@@ -62,6 +93,7 @@ void add_score(CLI::App& app) {
     command->add_option("--stride", arguments->stride, "Tokens that a window is ahead of the one before")
         ->check(CLI::Range(std::int64_t{1}, most).description(""))
         ->type_name("N");
+    heed::cli::add_weights_option(*command, arguments->weights);
     command->add_option("--threads", arguments->threads, "Threads; 0: one per core")->type_name("N");
     command->add_flag("--json", arguments->json, "Write JSON");
     command->add_flag("--quiet", arguments->quiet, "No progress on standard error");

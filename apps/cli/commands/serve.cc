@@ -7,6 +7,7 @@
 #include <CLI/CLI.hpp>
 
 #include "commands/commands.h"
+#include "commands/generation.h"
 #include "print/text.h"
 #include "web/serve.h"
 
@@ -54,6 +55,7 @@ void add_serve(CLI::App& app) {
         ->type_name("ADDRESS");
     command->add_option("--port", server.port, "Port (default 8080; 0: any that is free)")->type_name("NUMBER");
     command->add_flag("--token", arguments->token, "Ask for a token on this machine, too (always asked for beyond it)");
+    heed::cli::add_weights_option(*command, engine.weights);
     command->add_option("--tokens", engine.tokens, "Room in the caches for all texts together (default 8192 tokens)")
         ->type_name("NUMBER")
         ->check(CLI::Range(std::int64_t{16}, std::int64_t{1} << 32));

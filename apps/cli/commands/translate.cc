@@ -13,7 +13,7 @@ namespace heed::cli {
 namespace {
 
 struct TranslateArguments {
-    std::string model, file = "-", reference, threads = "0";
+    std::string model, file = "-", reference, threads = "0", weights = "stored";
     std::vector<std::string> text;
     std::int64_t beams = 4, max_new_tokens = 256;
     double length_penalty = 1;
@@ -27,7 +27,7 @@ constexpr auto translate_examples = R"(Examples:
 )";
 
 void translate_command(const TranslateArguments& arguments) {
-    const LoadedModel loaded(arguments.model, arguments.quiet);
+    const LoadedModel loaded(arguments.model, arguments.quiet, arguments.weights);
     if (loaded.model.config().kind != ModelKind::encoder_decoder) {
         throw UsageError("expected an encoder-decoder such as Marian, BART or T5, got " + loaded.model.config().family);
     }
@@ -76,6 +76,7 @@ void add_translate(CLI::App& app) {
         ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 20).description(""))
         ->type_name("N")
         ->capture_default_str();
+    heed::cli::add_weights_option(*command, arguments->weights);
     command->add_option("--threads", arguments->threads, "Threads; 0: one per core")->type_name("N");
     command->add_flag("--quiet", arguments->quiet, "No progress on standard error");
     command->footer(heed::cli::translate_examples);

@@ -1,4 +1,5 @@
 #include "cpu/matmul/packed.h"
+#include "cpu/matmul/prepacked.h"
 #include "cpu/matmul/products.h"
 
 namespace heed::cpu {
@@ -12,6 +13,7 @@ struct Avx2Products {
 
 }  // namespace
 
-const ProductKernels avx2_products = {.linear = linear_product<Avx2Products>};
+const ProductKernels avx2_products = {.linear = linear_product<Avx2Products>,
+                                      .packed = packed_product<Avx2Products, SplitPairs>};
 
 }  // namespace heed::cpu

@@ -1,4 +1,5 @@
 #include "cpu/matmul/packed.h"
+#include "cpu/matmul/prepacked.h"
 #include "cpu/matmul/products.h"
 
 namespace heed::cpu {
@@ -12,6 +13,7 @@ struct Avx512Products {
 
 }  // namespace
 
-const ProductKernels avx512_products = {.linear = linear_product<Avx512Products>};
+const ProductKernels avx512_products = {.linear = linear_product<Avx512Products>,
+                                        .packed = packed_product<Avx512Products, SplitPairs>};
 
 }  // namespace heed::cpu

@@ -1,4 +1,5 @@
 #include "cpu/matmul/packed.h"
+#include "cpu/matmul/prepacked.h"
 #include "cpu/matmul/products.h"
 
 namespace heed::cpu {
@@ -12,6 +13,7 @@ struct NeonProducts {
 
 }  // namespace
 
-const ProductKernels neon_products = {.linear = linear_product<NeonProducts>};
+const ProductKernels neon_products = {.linear = linear_product<NeonProducts>,
+                                      .packed = packed_product<NeonProducts, SplitPairs>};
 
 }  // namespace heed::cpu

@@ -1,4 +1,5 @@
 #include "cpu/matmul/packed.h"
+#include "cpu/matmul/prepacked.h"
 #include "cpu/matmul/products.h"
 
 namespace heed::cpu {
@@ -12,6 +13,7 @@ struct PortableProducts {
 
 }  // namespace
 
-const ProductKernels portable_products = {.linear = linear_product<PortableProducts>};
+const ProductKernels portable_products = {.linear = linear_product<PortableProducts>,
+                                          .packed = packed_product<PortableProducts, SplitPairs>};
 
 }  // namespace heed::cpu

@@ -31,4 +31,11 @@ std::vector<Kernel<LinearProblem>> linear_kernels() {
     });
 }
 
+std::vector<Kernel<PackedProblem>> packed_kernels() {
+    using Row = Kernel<PackedProblem>;
+    return rows_of_sets<Row>("packed panels", []<const Kernels & kernels>(Row& row) {
+        row.forward = [](detail::Place& place, const PackedProblem& p) { products_of(kernels).packed(*place.pool, p); };
+    });
+}
+
 }  // namespace heed::cpu

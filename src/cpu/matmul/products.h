@@ -2,6 +2,7 @@
 #include "cpu/isa/tables.h"
 #include "kernel/kernel.h"
 #include "kernel/linear_problem.h"
+#include "kernel/packed_problem.h"
 
 namespace heed::cpu {
 
@@ -9,6 +10,7 @@ namespace heed::cpu {
 struct ProductKernels {
     /// Nothing of it is double.
     void (*linear)(detail::Pool& pool, const LinearProblem& problem);
+    void (*packed)(detail::Pool& pool, const PackedProblem& problem);
 };
 
 extern const ProductKernels portable_products;
@@ -22,5 +24,7 @@ const ProductKernels& products_of(const Kernels& kernels);
 
 /// Rows of the list of linear layers.
 std::vector<Kernel<LinearProblem>> linear_kernels();
+/// Of linear layers with packed weights.
+std::vector<Kernel<PackedProblem>> packed_kernels();
 
 }  // namespace heed::cpu

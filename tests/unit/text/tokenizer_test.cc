@@ -56,6 +56,25 @@ TEST(Tokenizer, ThreadsShareOne) {
     for (std::thread& thread : threads) { thread.join(); }
 }
 
+TEST(Tokenizer, ABatchHasTheIdsOfEachText) {
+    const Tokenizer tokenizer = small_bpe();
+    std::mt19937 random(3);
+    std::vector<std::string> texts;
+    for (std::size_t n = 0; n < 200; ++n) {
+        std::string text = n % 7 == 0 ? "" : "the cat ";
+        for (std::size_t i = random() % (n % 50 == 0 ? 9000 : 80); i > 0; --i) { text += "that mat;"[random() % 9]; }
+        texts.push_back(text);
+    }
+    const std::vector<std::string_view> views(texts.begin(), texts.end());
+    for (const int threads : {1, 3}) {
+        Context context(threads);
+        const std::vector<Ids> batch = tokenizer.encode_batch(context, views);
+        ASSERT_EQ(batch.size(), texts.size());
+        for (std::size_t n = 0; n < texts.size(); ++n) { ASSERT_EQ(batch[n], tokenizer.encode(texts[n])); }
+        EXPECT_TRUE(tokenizer.encode_batch(context, {}).empty());
+    }
+}
+
 TEST(Tokenizer, LongRunsTakeTimeInProportion) {
     const Tokenizer tokenizer = small_bpe();
     const std::string letters(400000, 't'), spaces(400000, ' ');
