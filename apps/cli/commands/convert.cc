@@ -33,7 +33,7 @@ std::uint64_t parse_bytes(const std::string& text) {
     if (digits == 0 || digits > 15 || (factor == 1 && !unit.empty() && unit != "B")) {
         throw UsageError("--max-shard: expected a size such as 5GB, got " + text);
     }
-    return std::min(most / factor, std::stoull(text.substr(0, digits))) * factor;
+    return std::min<std::uint64_t>(most / factor, std::stoull(text.substr(0, digits))) * factor;
 }
 
 void convert_folder(const ConvertArguments& arguments) {

@@ -230,15 +230,20 @@ struct QuantizedProduct {
     }
 
     /// to[r][0..16) of one panel for a tile of rows of A.
+    /// `end`: of the weights that this thread will read.
     template <bool FourBits, int Rows>
-    HEED_INLINE void tile(const std::uint8_t* weights, const ByteGroup* x, float (&to)[Rows][panel]) const {
+    HEED_INLINE void tile(const std::uint8_t* weights, const std::uint8_t* end, const ByteGroup* x,
+                          float (&to)[Rows][panel]) const {
         constexpr std::int64_t step = QuantizedLayout::group_bytes(FourBits);
         F<L> sum[Rows][vectors] = {};
         for (std::int64_t g = 0; g < groups; ++g, weights += step, x += Rows) {
             if constexpr (Rows == 1) {  // more rows find the weights in the caches, from the first ones
-                HEED_UNROLL
-                for (std::int64_t line = 0; line < step; line += 64) {
-                    __builtin_prefetch(weights + 12 * step + line, 0, 2);
+                constexpr std::int64_t ahead = FourBits ? 16 * step : 8 * step;
+                if (weights + ahead < end) {
+                    HEED_UNROLL
+                    for (std::int64_t line = 0; line < step; line += 64) {
+                        __builtin_prefetch(weights + ahead + line, 0, 2);
+                    }
                 }
             }
             const Weights w = load_weights<FourBits>(weights + QuantizedLayout::scale_bytes);
@@ -265,21 +270,33 @@ struct QuantizedProduct {
     static constexpr int most_rows = Isa::registers >= 32 && L == 16 ? 8 : 4;
 
     template <bool FourBits, int Rows>
-    HEED_APART void rows_of_panel(const ByteRows& rows, std::int64_t n, std::int64_t begin, std::int64_t end) const {
-        const std::uint8_t* weights = problem.blocks + n * groups * QuantizedLayout::group_bytes(FourBits);
+    HEED_APART void rows_of_panels(const ByteRows& rows, std::int64_t first, std::int64_t last, std::int64_t begin,
+                                   std::int64_t end) const {
+        const std::int64_t bytes = groups * QuantizedLayout::group_bytes(FourBits);
         float sum[Rows][panel], buffer[panel];
-        for (std::int64_t row = begin; row < end; row += Rows) {
-            tile<FourBits, Rows>(weights, rows.at(row, 0), sum);
-            for (std::int64_t r = 0; r < smaller<std::int64_t>(Rows, end - row); ++r) {
-                finish_row<Isa>(problem.linear, row + r, n * panel, smaller<std::int64_t>(panel, p.columns - n * panel),
-                                sum[r], buffer);
+        for (std::int64_t n = first; n < last; ++n) {
+            for (std::int64_t row = begin; row < end; row += Rows) {
+                tile<FourBits, Rows>(problem.blocks + n * bytes, problem.blocks + last * bytes, rows.at(row, 0), sum);
+                for (std::int64_t r = 0; r < smaller<std::int64_t>(Rows, end - row); ++r) {
+                    finish_row<Isa>(problem.linear, row + r, n * panel,
+                                    smaller<std::int64_t>(panel, p.columns - n * panel), sum[r], buffer);
+                }
             }
         }
     }
     template <bool FourBits>
-    HEED_INLINE void one_panel(const ByteRows& rows, std::int64_t n, std::int64_t begin, std::int64_t end) const {
-        rows.height == 1 ? rows_of_panel<FourBits, 1>(rows, n, begin, end)
-                         : rows_of_panel<FourBits, most_rows>(rows, n, begin, end);
+    HEED_INLINE void some_panels(const ByteRows& rows, std::int64_t first, std::int64_t last, std::int64_t begin,
+                                 std::int64_t end) const {
+        rows.height == 1 ? rows_of_panels<FourBits, 1>(rows, first, last, begin, end)
+                         : rows_of_panels<FourBits, most_rows>(rows, first, last, begin, end);
+    }
+
+    /// Panels of a task. For one row they are read once, and a longer stretch of memory is read faster; but there are
+    /// to be enough tasks to share.
+    std::int64_t panels_at_once(std::int64_t panels) const {
+        constexpr std::int64_t bytes = 1 << 17, tasks = 16;
+        const std::int64_t many = bytes / (groups * QuantizedLayout::group_bytes(problem.four_bits));
+        return p.rows > 1 ? 1 : larger<std::int64_t>(1, smaller(many, panels / tasks));
     }
 
     void run(detail::Pool& pool) const {
@@ -295,10 +312,12 @@ struct QuantizedProduct {
         const std::int64_t row_blocks = (p.rows + block - 1) / block;
         const double weights = static_cast<double>(p.columns) * static_cast<double>(p.depth);
         const double operations = weights * (4 + static_cast<double>(p.rows));
-        detail::parallel(pool, panels * row_blocks, detail::effort_for(operations), [&](std::int64_t task, int) {
-            const std::int64_t begin = task / panels * block, end = smaller(p.rows, begin + block);
-            problem.four_bits ? one_panel<true>(rows, task % panels, begin, end)
-                              : one_panel<false>(rows, task % panels, begin, end);
+        const std::int64_t at_once = panels_at_once(panels), runs = (panels + at_once - 1) / at_once;
+        detail::parallel(pool, runs * row_blocks, detail::effort_for(operations), [&](std::int64_t task, int) {
+            const std::int64_t begin = task / runs * block, end = smaller(p.rows, begin + block);
+            const std::int64_t first = task % runs * at_once, last = smaller(panels, first + at_once);
+            problem.four_bits ? some_panels<true>(rows, first, last, begin, end)
+                              : some_panels<false>(rows, first, last, begin, end);
         });
     }
 };
