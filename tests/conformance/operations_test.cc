@@ -8,6 +8,7 @@
 #include <heed/linear_attention.h>
 #include <heed/matmul.h>
 #include <heed/merge.h>
+#include <heed/norm.h>
 #include <heed/positions.h>
 
 #include "conformance/problem.h"
@@ -120,12 +121,40 @@ void add_linear_attention(std::vector<Operation>& all) {
     }
 }
 
+void add_norms(std::vector<Operation>& all) {
+    for (const std::int64_t columns : {7, 64, 333}) {
+        const Shape x{2, 9, columns}, row{columns};
+        all.push_back({"layer_norm " + std::to_string(columns),
+                       {x, row, row},
+                       {x},
+                       [](Context& c, const Views& in, const Targets& out) {
+                           layer_norm(c, in[0], out[0], {.weight = in[1], .bias = in[2]});
+                       },
+                       256});
+        all.push_back(
+            {"rms_norm " + std::to_string(columns),
+             {x, row},
+             {x},
+             [](Context& c, const Views& in, const Targets& out) { rms_norm(c, in[0], out[0], {.weight = in[1]}); },
+             256});
+        all.push_back({"layer_norm backward " + std::to_string(columns),
+                       {x, x, row},
+                       {x, row, row},
+                       [](Context& c, const Views& in, const Targets& out) {
+                           layer_norm_backward(c, in[0], in[1], {.dx = out[0], .dweight = out[1], .dbias = out[2]},
+                                               {.weight = in[2]});
+                       },
+                       2048});
+    }
+}
+
 std::vector<Operation> operations() {
     std::vector<Operation> all;
     add_rope(all);
     add_matmul(all);
     add_merge(all);
     add_linear_attention(all);
+    add_norms(all);
     return all;
 }
 
