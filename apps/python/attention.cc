@@ -28,7 +28,8 @@ nb::object attend_with(nb::handle q, nb::handle k, nb::handle v, const Keywords&
     const Result result = make_result(f, "out", out, q, queries.dtype(), {batch, heads, rows, values.extent(3)});
     const Result sums = make_requested(f, "lse", lse, q, wide(queries.dtype()), {batch, heads, rows});
     Context& team = choose_context(f, context, queries.device());
-    without_gil([&] { attend(team, queries, keys, values, result.view(), attention.options, sums.view()); });
+    without_gil(
+        [&] { attend(team, queries, keys, values, {.out = result.view(), .lse = sums.view()}, attention.options); });
     return with_lse(result, sums);
 }
 
@@ -68,7 +69,10 @@ nb::object attend_backward_with(nb::handle q, nb::handle k, nb::handle v, nb::ha
                                        .dalibi_slopes = rslopes.view()};
     Context& team = choose_context(f, context, queries.device());
     without_gil([&] {
-        attend_backward(team, queries, keys, values, outputs, sums, upstream, gradients, options, upstream_lse);
+        attend_backward(
+            team,
+            {.q = queries, .k = keys, .v = values, .out = outputs, .lse = sums, .dout = upstream, .dlse = upstream_lse},
+            gradients, options);
     });
     static const nb::handle type = result_type("AttentionGradients").release();
     return type(rq.object, rk.object, rv.object, rbias.object, rsinks.object, rslopes.object);

@@ -83,14 +83,15 @@ __attribute__((visibility("default"))) const char* heed_gpu_wait(void* context) 
 __attribute__((visibility("default"))) const char* heed_gpu_attend(void* context, const Call* call) {
     return guarded([&] {
         const Tensors t(*call);
-        heed::attend(*static_cast<heed::Context*>(context), t.q, t.k, t.v, t.out, t.options,
-                     call->lse != nullptr ? t.lse : heed::MutableView());
+        heed::attend(*static_cast<heed::Context*>(context), t.q, t.k, t.v,
+                     {.out = t.out, .lse = call->lse != nullptr ? t.lse : heed::MutableView()}, t.options);
     });
 }
 __attribute__((visibility("default"))) const char* heed_gpu_backward(void* context, const Call* call) {
     return guarded([&] {
         const Tensors t(*call);
-        heed::attend_backward(*static_cast<heed::Context*>(context), t.q, t.k, t.v, t.out, t.lse, t.dout, t.gradients,
+        heed::attend_backward(*static_cast<heed::Context*>(context),
+                              {.q = t.q, .k = t.k, .v = t.v, .out = t.out, .lse = t.lse, .dout = t.dout}, t.gradients,
                               t.options);
     });
 }

@@ -271,7 +271,7 @@ Value attend(Tape& tape, const Value& q, const Value& k, const Value& v, const A
         return out;
     }
     Value lse = tape.empty(statistics_type(q.dtype()), {b, h, t});
-    attend(tape.context(), q, k, v, heads, all, lse.view());
+    attend(tape.context(), q, k, v, {.out = heads, .lse = lse.view()}, all);
     struct Saved {
         Value q, k, v, out, lse, bias, sinks;
         Sink dq, dk, dv, dbias, dsinks;
@@ -289,8 +289,14 @@ Value attend(Tape& tape, const Value& q, const Value& k, const Value& v, const A
                                            .dv = place_or_spare(mv, spare_v, s.v),
                                            .dbias = mb.view(),
                                            .dsinks = ms.view()};
-        attend_backward(back.context(), s.q, s.k, s.v, s.out.view().permute({0, 2, 1, 3}), s.lse.view(),
-                        g[0].permute({0, 2, 1, 3}), gradients, s.options);
+        attend_backward(back.context(),
+                        {.q = s.q,
+                         .k = s.k,
+                         .v = s.v,
+                         .out = s.out.view().permute({0, 2, 1, 3}),
+                         .lse = s.lse.view(),
+                         .dout = g[0].permute({0, 2, 1, 3})},
+                        gradients, s.options);
     });
     return out;
 }
@@ -310,7 +316,7 @@ Value mla_attend(Tape& tape, const Value& q, const Value& latent, const Value& r
         return out;
     }
     Value lse = tape.empty(statistics_type(q.dtype()), {b, h, t});
-    mla_attend(tape.context(), q, latent, rotary_key, weights, heads, all, lse.view());
+    mla_attend(tape.context(), q, latent, rotary_key, weights, {.out = heads, .lse = lse.view()}, all);
     struct Saved {
         Value q, latent, rotary_key, up_key, up_value, out, lse;
         Sink dq, dlatent, drotary_key, dup_key, dup_value, dbias, dsinks;
@@ -333,9 +339,15 @@ Value mla_attend(Tape& tape, const Value& q, const Value& latent, const Value& r
                                      .dbias = mb.view(),
                                      .dsinks = ms.view(),
                                      .dalibi_slopes = {}};
-        mla_attend_backward(back.context(), s.q, s.latent, s.rotary_key, {.up_key = s.up_key, .up_value = s.up_value},
-                            s.out.view().permute({0, 2, 1, 3}), s.lse.view(), g[0].permute({0, 2, 1, 3}), gradients,
-                            s.options);
+        mla_attend_backward(back.context(),
+                            {.q = s.q,
+                             .latent = s.latent,
+                             .rotary_key = s.rotary_key,
+                             .weights = {.up_key = s.up_key, .up_value = s.up_value},
+                             .out = s.out.view().permute({0, 2, 1, 3}),
+                             .lse = s.lse.view(),
+                             .dout = g[0].permute({0, 2, 1, 3})},
+                            gradients, s.options);
     });
     return out;
 }

@@ -191,7 +191,7 @@ void attend_dense(Context& context, const CachedStep& step, const AttentionProbl
     options.query_positions = View(DType::i64, step.positions.data() + first, Shape{1, last - first});
     options.key_positions = integers(positions, {1, cu_k.back()});
     const auto rows = [&](auto view) { return view ? view.slice(2, first, last) : view; };
-    attend_mixed(context, q, k, v, rows(whole.out), options, rows(whole.lse));
+    attend_mixed(context, q, k, v, {.out = rows(whole.out), .lse = rows(whole.lse)}, options);
 }
 
 /// Queries as the stored keys are: rotated, where that is ours to do.
@@ -299,7 +299,7 @@ void attend_caches(Context& context, CachedStep& step, const AttentionKernel& ke
 }
 
 void attend_step(Context& context, CachedStep& step, const View& q, const View& k, const View& v,
-                 const MutableView& out, const AttentionOptions& given, const MutableView& lse) {
+                 const AttentionOutputs& outputs, const AttentionOptions& given) {
     AttentionOptions options = given;
     refuse_given(step.function, options);
     std::vector<std::int64_t>& cu_k = step.buffers.cu_k;
@@ -315,9 +315,9 @@ void attend_step(Context& context, CachedStep& step, const View& q, const View& 
                                                .keys = cu_k.back(),
                                                .head_size = c.head_size,
                                                .value_size = c.value_size},
-                                              out, options, lse);
+                                              outputs, options);
     for (const auto& [name, input] : {std::pair("k", k), std::pair("v", v)}) {
-        for (const auto& [output_name, output] : {std::pair("out", out), std::pair("lse", lse)}) {
+        for (const auto& [output_name, output] : {std::pair("out", outputs.out), std::pair("lse", outputs.lse)}) {
             check_apart(step.function, output_name, output, name, input);
         }
     }
@@ -333,7 +333,7 @@ void attend_step(Context& context, CachedStep& step, const View& q, const View& 
 }
 
 void cached_attend(Context& context, const CacheBatch& batch, const View& q, const View& k, const View& v,
-                   const MutableView& out, const AttentionOptions& options, const MutableView& lse) {
+                   const AttentionOutputs& outputs, const AttentionOptions& options) {
     constexpr const char* function = "cached_attend";
     if (!q || q.rank() != 4) {
         refuse(function, "q", "a tensor [1,H,T,D]", q ? to_string(q.shape()) : std::string("none"));
@@ -342,7 +342,7 @@ void cached_attend(Context& context, const CacheBatch& batch, const View& q, con
     CachedStep& step =
         checked_step(function, batch, CacheKind::attention, q.extent(2), appends, {options.query_positions});
     if (appends) { check_rows(step, "k", k, v, q.dtype()); }
-    attend_step(context, step, q, k, v, out, options, lse);
+    attend_step(context, step, q, k, v, outputs, options);
 }
 
 }  // namespace heed

@@ -283,19 +283,19 @@ AttentionProblem checked_scores(Caller function, const View& q, const View& k, c
     return problem;
 }
 
-AttentionProblem checked_forward(Caller function, const View& q, const View& k, const View& v, const MutableView& out,
-                                 const AttentionOptions& options, const MutableView& lse) {
+AttentionProblem checked_forward(Caller function, const View& q, const View& k, const View& v,
+                                 const AttentionOutputs& outputs, const AttentionOptions& options) {
     AttentionProblem problem = blank();
     AttentionChecker checker{function, problem};
     checker.queries_and_keys(q, k);
     checker.values(v);
     checker.all_options(options);
-    checker.outputs(out, lse);
+    checker.outputs(outputs.out, outputs.lse);
     return problem;
 }
 
-AttentionProblem checked_cached(Caller function, const View& q, const AttentionShape& sizes, const MutableView& out,
-                                const AttentionOptions& options, const MutableView& lse) {
+AttentionProblem checked_cached(Caller function, const View& q, const AttentionShape& sizes,
+                                const AttentionOutputs& outputs, const AttentionOptions& options) {
     check_rank4(function, "q", q);
     check_dtype(function, "q", q, float_types);
     const Shape expected{1, q.extent(1), sizes.queries, sizes.head_size};
@@ -312,13 +312,13 @@ AttentionProblem checked_cached(Caller function, const View& q, const AttentionS
     p.value_size = sizes.value_size;
     checker.head_counts();
     checker.all_options(options);
-    checker.outputs(out, lse);
+    checker.outputs(outputs.out, outputs.lse);
     return p;
 }
 
-AttentionProblem checked_backward(Caller function, const View& q, const View& k, const View& v, const View& out,
-                                  const View& lse, const View& dout, const AttentionGradients& gradients,
-                                  const AttentionOptions& options, const View& dlse) {
+AttentionProblem checked_backward(Caller function, const AttentionBackwardInputs& inputs,
+                                  const AttentionGradients& gradients, const AttentionOptions& options) {
+    const auto& [q, k, v, out, lse, dout, dlse] = inputs;
     AttentionProblem p = blank();
     AttentionChecker checker{function, p};
     checker.queries_and_keys(q, k);

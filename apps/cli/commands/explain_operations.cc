@@ -34,12 +34,13 @@ struct Qkv {
 
 void call_attend(Context& context, Sizes n, DType dtype) {
     Qkv x(n, dtype);
-    attend(context, x.q, x.k, x.v, x.out, {}, x.lse);
+    attend(context, x.q, x.k, x.v, {.out = x.out, .lse = x.lse});
 }
 void call_attend_backward(Context& context, Sizes n, DType dtype) {
     Qkv x(n, dtype);
     Tensor dq = blank(dtype, x.q.shape()), dk = blank(dtype, x.k.shape()), dv = blank(dtype, x.v.shape());
-    attend_backward(context, x.q, x.k, x.v, x.out, x.lse, x.out, {.dq = dq, .dk = dk, .dv = dv});
+    attend_backward(context, {.q = x.q, .k = x.k, .v = x.v, .out = x.out, .lse = x.lse, .dout = x.out},
+                    {.dq = dq, .dk = dk, .dv = dv});
 }
 void call_linear_attend(Context& context, Sizes n, DType dtype) {
     Qkv x(n, dtype);

@@ -249,11 +249,11 @@ private:
         const Tensor q = rows(q_, new_kinds, batch.layer), k = rows(k_, new_kinds, batch.layer),
                      v = rows(v_, new_kinds, batch.layer);
         if (latent_) {
-            cached_mla_attend(context_, batch, q, append ? View(k) : View(), {up_key_, up_value_}, got.out, options,
-                              got.lse);
+            cached_mla_attend(context_, batch, q, append ? View(k) : View(), {up_key_, up_value_},
+                              {.out = got.out, .lse = got.lse}, options);
         } else {
-            cached_attend(context_, batch, q, append ? View(k) : View(), append ? View(v) : View(), got.out, options,
-                          got.lse);
+            cached_attend(context_, batch, q, append ? View(k) : View(), append ? View(v) : View(),
+                          {.out = got.out, .lse = got.lse}, options);
         }
     }
 

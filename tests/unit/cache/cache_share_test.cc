@@ -52,7 +52,7 @@ TEST(CacheShare, EqualsThePlainResult) {
                 std::vector<Cache> memory;
                 Answer& result = results[share == SharedPrefix::always ? 1 : 0];
                 cached_attend(context, {.caches = family.forks(memory), .tokens = counts, .share = share}, tokens.q,
-                              tokens.k, tokens.v, result.out, options, result.lse);
+                              tokens.k, tokens.v, {.out = result.out, .lse = result.lse}, options);
             }
             expect_near(results[1], results[0], dtype == DType::f32 ? 3e-6 : 0.01);
         }
@@ -95,7 +95,7 @@ TEST(CacheShare, OptionsThatDependOnTheEntryAreNotShared) {
             std::vector<Cache> memory;
             Answer& result = results[share == SharedPrefix::always ? 1 : 0];
             cached_attend(context, {.caches = family.forks(memory), .share = share}, tokens.q, tokens.k, tokens.v,
-                          result.out, options, result.lse);
+                          {.out = result.out, .lse = result.lse}, options);
         }
         expect_same(results[1], results[0]);
     }
@@ -108,8 +108,8 @@ TEST(CacheShare, NeverMeansTheSameBitsInAnyCompany) {
     Answer together(6);
     std::vector<Cache> memory;
     const std::vector<Cache*> caches = family.forks(memory);
-    cached_attend(context, {.caches = caches, .share = SharedPrefix::never}, tokens.q, tokens.k, tokens.v, together.out,
-                  {.causal = true}, together.lse);
+    cached_attend(context, {.caches = caches, .share = SharedPrefix::never}, tokens.q, tokens.k, tokens.v,
+                  {.out = together.out, .lse = together.lse}, {.causal = true});
     for (std::int64_t n = 0; n < 6; ++n) {
         Cache alone = family.caches[static_cast<std::size_t>(n)].fork();
         const Answer got = step(context, alone, tokens, n, n + 1);
@@ -127,8 +127,8 @@ TEST(CacheShare, ALongPrefixIsSharedWithoutAsking) {
     Cache a = root.fork(), b = root.fork(), c = root.fork(), d = root.fork(), e = root.fork(), f = root.fork();
     Answer apart(3), shared(3), automatic(3);
     const auto run = [&](Answer& answer, SharedPrefix share) {
-        cached_attend(context, {.caches = {&a, &b, &c}, .share = share}, tokens.q, tokens.k, tokens.v, answer.out,
-                      {.causal = true}, answer.lse);
+        cached_attend(context, {.caches = {&a, &b, &c}, .share = share}, tokens.q, tokens.k, tokens.v,
+                      {.out = answer.out, .lse = answer.lse}, {.causal = true});
         for (Cache* cache : {&a, &b, &c}) { cache->truncate(1000); }
     };
     run(apart, SharedPrefix::never);
