@@ -181,7 +181,8 @@ sinks          [H]: a logit that joins the denominator only
 lengths        [B] of int: rows and keys from there on are not read; query_lengths, key_lengths apart
 cu_seqlens     [N+1] of int: N sequences end to end, B is 1; cu_seqlens_q, cu_seqlens_k apart
 query_positions, key_positions   [B,T], [B,S] of int: explicit positions
-dropout        probability; its bits are a function of (seed, dropout_offset; b, h, i, j), or dropout_keep is the mask
+dropout        probability; its bits are a function of (seed, dropout_offset; b, h, i, j), or dropout_keep is the mask;
+               one of seed and dropout_keep is needed where it is above 0
 kernel         name of the one kernel to use, see explain
 out            where to write, instead of a new array
 lse            True: also return the logarithm of the denominator [B,H,T]; or an array to write it to

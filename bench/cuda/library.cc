@@ -58,6 +58,7 @@ struct Tensors {
         if (c.bias != nullptr) { options.bias = heed::View(type, c.bias, {1, c.heads, c.queries, c.keys}, gpu); }
         if (c.slopes != nullptr) { options.alibi_slopes = heed::View(c.slopes, {c.heads}); }
         options.dropout.p = c.dropout;
+        options.dropout.seed = 42;
         options.softcap = c.softcap;
         options.kernel = c.kernel;
     }

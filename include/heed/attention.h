@@ -55,11 +55,14 @@ struct Window {
 /// Dropout of attention weights. The bit of an element is a function of (seed, offset; b, h, i, j) alone:
 /// keep where Philox4x32-10 with key = seed and counter (j/4, i, b*H + h, offset), word j%4, is at least
 /// round(p * 2^32). Give the backward pass the same values.
-struct Dropout {
-    double p = 0;              ///< 0 <= p < 1
-    std::uint64_t seed = 0;    ///< of the run
-    std::uint32_t offset = 0;  ///< of the layer and step: advance it for every use
-    View keep{};               ///< u8 or bool, each axis of [B,H,T,S] or 1: this mask instead of the generator's
+///
+/// Calls with the same seed and offset drop the same elements. So there is no default seed: p above 0 without a seed
+/// (or a mask) is an Error, as layers that all forgot theirs would all drop alike.
+struct AttentionDropout {
+    double p = 0;                         ///< 0 <= p < 1
+    std::optional<std::uint64_t> seed{};  ///< of the run; any number, 0 among them
+    std::uint32_t offset = 0;             ///< of the layer and step: advance it for every use
+    View keep{};  ///< u8 or bool, each axis of [B,H,T,S] or 1: this mask instead of the generator's
 };
 
 /// Every field may be combined with every other. All views are optional.
@@ -98,7 +101,7 @@ struct AttentionOptions {
     /// Where only one is given the other is as without.
     View query_positions{};
     View key_positions{};
-    Dropout dropout{};
+    AttentionDropout dropout{};
     /// Name of the one kernel to use (see explain); empty: the best that fits, or what Context::set_kernel and the
     /// environment variable HEED_KERNEL say.
     std::string kernel{};

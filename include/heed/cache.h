@@ -35,6 +35,9 @@
 #include <heed/tensor.h>
 
 namespace heed {
+namespace detail {
+struct Access;
+}  // namespace detail
 
 // ---- Pools ---------------------------------------------------------------------------------------------------------
 
@@ -191,10 +194,10 @@ public:
     Tensor values(std::int64_t layer, std::int64_t begin, std::int64_t end) const;
 
     struct State;
-    State* state() const { return state_.get(); }
 
 private:
     friend class CachePool;
+    friend struct detail::Access;
     explicit Cache(std::unique_ptr<State> state) noexcept;
     std::unique_ptr<State> state_;
 };

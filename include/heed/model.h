@@ -23,6 +23,9 @@
 #include <heed/tape.h>
 
 namespace heed {
+namespace detail {
+struct Access;
+}  // namespace detail
 
 struct LoadOptions {
     /// Read the weights into memory instead of mapping the files.
@@ -125,9 +128,8 @@ public:
     Value loss(Tape& tape, const ForwardInputs& inputs, const View& labels, const LossOptions& options = {},
                CrossEntropy* result = nullptr) const;
 
-    const ModelState& state() const { return *state_; }
-
 private:
+    friend struct detail::Access;
     explicit Model(std::shared_ptr<ModelState> state) : state_(std::move(state)) {}
     std::shared_ptr<ModelState> state_;
 };

@@ -1,4 +1,5 @@
 #include "base/dispatch.h"
+#include "base/place.h"
 #include "base/pool.h"
 #include "cache/cached_step.h"
 #include "ops/attention_checks.h"
@@ -127,25 +128,26 @@ Tensor gather_tokens(Context& context, const CachedStep& step, Range range, cons
                      const KvRows& rows, const KvRowLayout& layout, std::int64_t columns, DType dtype) {
     const std::int64_t groups = step.config().kv_heads, keys = cu_k.back();
     Tensor all = Tensor::uninitialised(dtype, {1, groups, keys, columns});
-    const auto lock = context.pool().lock();
+    const auto lock = detail::pool_of(context).lock();
     for (std::size_t n = range.begin; n < range.end; ++n) {
         const Cache::State& cache = *step.caches[n];
         const std::int64_t first = cu_k[n - range.begin];
         const auto runs = static_cast<std::int64_t>(cache.runs.size());
-        detail::parallel(context.pool(), groups * runs, groups * step.lengths[n] > 256, [&](std::int64_t task, int) {
-            const std::int64_t g = task % groups;
-            const auto run = static_cast<std::size_t>(task / groups);
-            std::vector<float> row(static_cast<std::size_t>(columns));
-            for (std::int64_t at = cache.runs[run].begin; at < cache.runs[run].end; ++at) {
-                const std::int64_t j = cache.runs[run].first + at - cache.runs[run].begin;
-                if (j >= step.lengths[n]) { break; }
-                const std::int64_t target = (g * keys + first + j) * columns;
-                float* numbers = dtype == DType::f32 ? all.as<float>() + target : row.data();
-                read_kv_row(layout, row_of(rows, g, cache.table[run], at), scales_of(rows, g, cache.table[run], at),
-                            columns, numbers);
-                if (dtype == DType::f64) { std::ranges::copy(row, all.as<double>() + target); }
-            }
-        });
+        detail::parallel(detail::pool_of(context), groups * runs, groups * step.lengths[n] > 256,
+                         [&](std::int64_t task, int) {
+                             const std::int64_t g = task % groups;
+                             const auto run = static_cast<std::size_t>(task / groups);
+                             std::vector<float> row(static_cast<std::size_t>(columns));
+                             for (std::int64_t at = cache.runs[run].begin; at < cache.runs[run].end; ++at) {
+                                 const std::int64_t j = cache.runs[run].first + at - cache.runs[run].begin;
+                                 if (j >= step.lengths[n]) { break; }
+                                 const std::int64_t target = (g * keys + first + j) * columns;
+                                 float* numbers = dtype == DType::f32 ? all.as<float>() + target : row.data();
+                                 read_kv_row(layout, row_of(rows, g, cache.table[run], at),
+                                             scales_of(rows, g, cache.table[run], at), columns, numbers);
+                                 if (dtype == DType::f64) { std::ranges::copy(row, all.as<double>() + target); }
+                             }
+                         });
     }
     return all;
 }

@@ -96,7 +96,7 @@ LoweredAttention::LoweredAttention(CudaQueue& queue, const AttentionProblem& p) 
     c.drops = p.drops();
     c.keep = pairwise(o.dropout.keep);
     c.drop_probability = o.dropout.p;
-    c.drop_seed = o.dropout.seed;
+    c.drop_seed = o.dropout.seed.value_or(0);
     c.drop_offset = o.dropout.offset;
     c.drop_threshold = dropout_threshold(o.dropout.p);
 

@@ -171,6 +171,9 @@ struct AttentionChecker {
             refuse("softcap", "0 (none) or a positive number", std::to_string(o.softcap));
         }
         if (!(o.dropout.p >= 0 && o.dropout.p < 1)) { refuse("dropout.p", "0 <= p < 1", std::to_string(o.dropout.p)); }
+        if (o.dropout.p > 0 && !o.dropout.seed && !o.dropout.keep) {
+            refuse("dropout.seed", "a number, as dropout.p is above 0 and no mask is given", "none");
+        }
         const auto side = [&](const char* name, std::int64_t& value) {
             if (value < -1) { refuse(name, "-1 (unlimited) or more", std::to_string(value)); }
             value = std::min(value, 2 * largest_position);

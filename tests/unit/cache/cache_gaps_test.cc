@@ -1,6 +1,7 @@
 /// What dropping leaves behind: rows that nobody reads, in every storage and with every kernel.
 #include <filesystem>
 
+#include "base/access.h"
 #include "support/kernels.h"
 #include "support/sample.h"
 #include "unit/cache/cache_testing.h"
@@ -181,7 +182,7 @@ TEST(CacheGaps, ManyOfThemAreClosed) {
         step(context, shared, tokens, 0, 1024);
         const Cache fork = shared.fork();
         const auto gaps = [&](const Cache& of) {
-            const std::vector<CacheRun>& runs = of.state()->runs;
+            const std::vector<CacheRun>& runs = detail::Access::state(of)->runs;
             std::int64_t count = 0;
             for (std::size_t n = 1; n < runs.size(); ++n) {
                 count += runs[n - 1].end < page_size || runs[n].begin > 0 ? 1 : 0;

@@ -5,6 +5,7 @@
 #include <map>
 #include <ostream>
 
+#include "base/access.h"
 #include "support/kernels.h"
 #include "support/random.h"
 #include "support/sample.h"
@@ -393,11 +394,13 @@ private:
     void check_pages() {
         std::vector<std::int32_t> expected(static_cast<std::size_t>(c_.pages), 0), all;
         for (const Pair& x : caches_) {
-            for (const std::int32_t page : x.cache.state()->table) { ++expected[static_cast<std::size_t>(page)]; }
+            for (const std::int32_t page : detail::Access::state(x.cache)->table) {
+                ++expected[static_cast<std::size_t>(page)];
+            }
         }
         for (std::int32_t page = 0; page < c_.pages; ++page) { all.push_back(page); }
         const Cache probe = pool_.create();
-        ASSERT_EQ(probe.state()->pool->references(all), expected);
+        ASSERT_EQ(detail::Access::state(probe)->pool->references(all), expected);
         ASSERT_EQ(pool_.free_pages(), std::ranges::count(expected, 0));
     }
 

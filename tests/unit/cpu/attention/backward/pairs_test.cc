@@ -77,9 +77,9 @@ TEST(BackwardInPairs, IsAsGoodAsBf16) {
         for (const std::int64_t keys : {47, 301}) {
             std::vector<AttentionOptions> variants(5);
             variants[1].causal = true;
-            variants[2].dropout.p = 0.25;
+            variants[2].dropout = {.p = 0.25, .seed = 0};
             variants[3].causal = true;
-            variants[3].dropout.p = 0.25;
+            variants[3].dropout = {.p = 0.25, .seed = 0};
             variants[4].window = {.left = 37, .right = 5};
             for (std::size_t n = 0; n < variants.size(); ++n) {
                 if (!sample.takes()) { continue; }
