@@ -105,24 +105,6 @@ struct AttentionChecker {
         check_lengths(function, name, view, problem.batch, most);
     }
 
-    void cumulative(const char* name, const View& view, std::int64_t most) const {
-        if (view.rank() != 1 || view.extent(0) < 1) {
-            refuse(name, "shape [N+1] for N sequences", to_string(view.shape()));
-        }
-        check_memory_or_host(function, name, view);
-        check_dtype(function, name, view, {DType::i64, DType::i32});
-        if (view.device().kind != DeviceKind::cpu) { return; }  // kernels there cut what does not fit
-        std::int64_t last = 0;
-        for (std::int64_t n = 0; n < view.extent(0); ++n) {
-            const std::int64_t value = read_integer(view.dtype(), view.data(), n * view.stride(0));
-            if (n == 0 ? value != 0 : value < last || value > most) {
-                refuse(std::string(name) + "[" + std::to_string(n) + "]",
-                       n == 0 ? "0" : std::to_string(last) + " to " + std::to_string(most), std::to_string(value));
-            }
-            last = value;
-        }
-    }
-
     void packing() {
         const AttentionOptions& o = problem.options;
         if (!o.cu_seqlens_q && !o.cu_seqlens_k) { return; }
@@ -132,8 +114,8 @@ struct AttentionChecker {
         if (problem.batch != 1) {
             refuse("q", "batch 1 where sequences are packed (cu_seqlens)", std::to_string(problem.batch));
         }
-        cumulative("cu_seqlens_q", o.cu_seqlens_q, problem.queries);
-        cumulative("cu_seqlens_k", o.cu_seqlens_k, problem.keys);
+        check_cumulative(function, "cu_seqlens_q", o.cu_seqlens_q, problem.queries);
+        check_cumulative(function, "cu_seqlens_k", o.cu_seqlens_k, problem.keys);
         if (o.cu_seqlens_k.extent(0) != o.cu_seqlens_q.extent(0)) {
             refuse("cu_seqlens_k", to_string(o.cu_seqlens_q.shape()) + " as cu_seqlens_q",
                    to_string(o.cu_seqlens_k.shape()));
