@@ -4,8 +4,11 @@
 #include "io/safetensors_header.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
+#include <cmath>
 #include <cstring>
+#include <limits>
 #include <memory>
 #include <utility>
 
@@ -20,7 +23,8 @@ struct SafetensorsFile::Contents {
 
     const std::byte* start_of(const Entry& entry) const { return data.data() + entry.begin; }
     bool is_aligned(const Entry& entry) const {
-        return std::bit_cast<std::uintptr_t>(start_of(entry)) % size_of(entry.dtype) == 0;
+        return entry.stored == Float8::none &&
+               std::bit_cast<std::uintptr_t>(start_of(entry)) % size_of(entry.dtype) == 0;
     }
 };
 
@@ -45,6 +49,28 @@ std::uint64_t header_length(std::span<const std::byte> prefix, std::uint64_t fil
 
 void check_file_length(std::uint64_t bytes, const std::string& context) {
     if (bytes < prefix_bytes) { throw FileError(context + "expected at least 8 bytes, got " + std::to_string(bytes)); }
+}
+
+/// Sign, exponent, fraction: 1 + 4 + 3 bits around 2^0 at exponent 7, or 1 + 5 + 2 around exponent 15.
+float float8(std::uint8_t bits, SafetensorsFile::Float8 kind) {
+    const bool e4m3 = kind == SafetensorsFile::Float8::e4m3;
+    const int fraction_bits = e4m3 ? 3 : 2, bias = e4m3 ? 7 : 15, last = e4m3 ? 15 : 31;
+    const int exponent = (bits & 0x7f) >> fraction_bits;
+    const int fraction = bits & ((1 << fraction_bits) - 1);
+    const float sign = (bits & 0x80) != 0 ? -1.0F : 1.0F;
+    if (e4m3 ? (bits & 0x7f) == 0x7f : exponent == last) {
+        const bool infinite = !e4m3 && fraction == 0;
+        return sign * (infinite ? std::numeric_limits<float>::infinity() : std::numeric_limits<float>::quiet_NaN());
+    }
+    const int whole = exponent == 0 ? fraction : fraction + (1 << fraction_bits);
+    return sign * std::ldexp(static_cast<float>(whole), std::max(exponent, 1) - bias - fraction_bits);
+}
+
+/// Bytes at the end of `numbers` as the numbers they stand for, in place: each is read before its place is written.
+void expand_float8(std::span<float> numbers, std::span<const std::byte> bytes, SafetensorsFile::Float8 kind) {
+    std::array<float, 256> table;
+    for (std::size_t n = 0; n < table.size(); ++n) { table[n] = float8(static_cast<std::uint8_t>(n), kind); }
+    for (std::size_t n = 0; n < numbers.size(); ++n) { numbers[n] = table[std::to_integer<std::size_t>(bytes[n])]; }
 }
 
 std::string_view as_text(std::span<const std::byte> bytes) {
@@ -120,18 +146,26 @@ bool SafetensorsFile::is_aligned(std::string_view name) const { return contents_
 Tensor SafetensorsFile::tensor(std::string_view name) const {
     const Entry& found = entry(name);
     Tensor tensor = Tensor::uninitialised(found.dtype, found.shape);
-    const std::span bytes(static_cast<std::byte*>(tensor.data()), tensor.bytes());
+    // Numbers of 8 bits are read into the last quarter of their place and spread from there.
+    const std::size_t stored = found.stored == Float8::none ? tensor.bytes() : tensor.bytes() / sizeof(float);
+    const std::span bytes(static_cast<std::byte*>(tensor.data()) + (tensor.bytes() - stored), stored);
     if (contents_->file) {
         contents_->file->read(contents_->data_offset + found.begin, bytes);
     } else if (!bytes.empty()) {
         std::memcpy(bytes.data(), contents_->start_of(found), bytes.size());
     }
     if (found.dtype == DType::boolean) { check_booleans(bytes, name, contents_->context); }
+    if (found.stored != Float8::none) { expand_float8({tensor.as<float>(), stored}, bytes, found.stored); }
     return tensor;
 }
 
 View SafetensorsFile::view(std::string_view name) const {
     const Entry& found = entry(name);
+    if (found.stored != Float8::none) {
+        throw FileError(contents_->context + "tensor " + in_quotes(name) +
+                        ": expected numbers that can be used as they lie in the file, got numbers of 8 bits; tensor() "
+                        "converts them");
+    }
     if (!contents_->is_aligned(found)) {
         throw FileError(contents_->context + "tensor " + in_quotes(name) + ": expected data aligned to " +
                         std::to_string(size_of(found.dtype)) + " bytes, got it at byte " +

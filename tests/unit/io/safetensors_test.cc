@@ -1,7 +1,9 @@
 #include <heed/safetensors.h>
 
 #include <gtest/gtest.h>
+
 #include <sys/stat.h>
+#include <cmath>
 
 #include <cstring>
 #include <fstream>
@@ -196,7 +198,7 @@ TEST(SafetensorsRead, MetadataIsStringToString) {
 }
 
 TEST(SafetensorsRead, DtypeMustBeKnown) {
-    for (const std::string dtype : {"F8_E4M3", "F8_E5M2", "F4", "C64", "f32", "F32 ", ""}) {
+    for (const std::string dtype : {"F8_E8M0", "F4", "C64", "f32", "F32 ", ""}) {
         EXPECT_EQ(refusal(one_tensor("\"" + dtype + "\"", "[8]", "[0,8]", "12345678")),
                   "tensor 'a': dtype: expected F64, F32, F16, BF16, I64, I32, I16, I8, U64, U32, U16, U8 or BOOL, "
                   "got '" +
@@ -206,6 +208,36 @@ TEST(SafetensorsRead, DtypeMustBeKnown) {
               "tensor 'a': dtype: expected a string, got the number 3");
     EXPECT_EQ(refusal(one_tensor("{}", "[8]", "[0,8]", "12345678")),
               "tensor 'a': dtype: expected a string, got an object");
+}
+
+TEST(SafetensorsRead, NumbersOfEightBitsBecomeFloats) {
+    // 0, smallest subnormal, largest subnormal, 1, -2, 448 (the largest), NaN, -0
+    const std::string e4m3("\x00\x01\x07\x38\xc0\x7e\x7f\x80", 8);
+    const float expected[] = {0, 0.001953125F, 0.013671875F, 1, -2, 448, NAN, -0.0F};
+    const std::string bytes = one_tensor("\"F8_E4M3\"", "[2,4]", "[0,8]", e4m3);
+    const SafetensorsFile file = SafetensorsFile::from_memory(bytes_of(bytes));
+    const Tensor tensor = file.tensor("a");
+    EXPECT_EQ(tensor.dtype(), DType::f32);
+    EXPECT_EQ(tensor.shape(), (Shape{2, 4}));
+    for (int n = 0; n < 8; ++n) {
+        const float got = tensor.as<float>()[n];
+        EXPECT_TRUE(got == expected[n] || (std::isnan(got) && std::isnan(expected[n]))) << n << ": " << got;
+    }
+    EXPECT_TRUE(std::signbit(tensor.as<float>()[7]));
+    EXPECT_FALSE(file.is_aligned("a"));
+    EXPECT_NE(testing::file_error([&] { static_cast<void>(file.view("a")); }).find("tensor() converts them"), std::string::npos);
+
+    // 1, smallest subnormal, 57344 (the largest), infinity, -infinity, NaN
+    const std::string e5m2("\x3c\x01\x7b\x7c\xfc\x7d", 6);
+    const float wide[] = {1, 0.0000152587890625F, 57344, INFINITY, -INFINITY, NAN};
+    const std::string other = one_tensor("\"F8_E5M2\"", "[6]", "[0,6]", e5m2);
+    const Tensor second = SafetensorsFile::from_memory(bytes_of(other)).tensor("a");
+    for (int n = 0; n < 6; ++n) {
+        const float got = second.as<float>()[n];
+        EXPECT_TRUE(got == wide[n] || (std::isnan(got) && std::isnan(wide[n]))) << n << ": " << got;
+    }
+    EXPECT_EQ(refusal(one_tensor("\"F8_E4M3\"", "[2]", "[0,8]", "12345678")),
+              "tensor 'a': data_offsets: expected 2 bytes for F8 [2], got [0, 8], 8 bytes");
 }
 
 TEST(SafetensorsRead, ShapeIsNonNegativeIntegers) {
