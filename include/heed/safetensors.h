@@ -26,22 +26,20 @@ using SafetensorsMetadata = std::map<std::string, std::string, std::less<>>;
 /// Files are taken to be hostile. Opening checks every rule of the format, and only memory in proportion to the
 /// file is ever asked for; a file that breaks a rule is a FileError that names the file, the tensor and the numbers.
 /// Beyond the format: at most 8 axes, a million tensors, names of 1 to 4096 bytes, and only element types that DType
-/// knows, or of 8 bits (F8_E4M3, F8_E5M2), which become f32 when they are read. Names are arbitrary UTF-8, control
-/// characters included: escape them before a terminal sees them.
+/// knows, or that the format has beside them: floats of 8 bits (F8_E4M3, F8_E5M2, ...) become f32 when they are read,
+/// those of 4 and 6 bits and complex numbers are refused then. Names are arbitrary UTF-8, control characters included:
+/// escape them before a terminal sees them.
 ///
 /// Every const member may be called from several threads at once.
 class HEED_API SafetensorsFile {
 public:
-    /// How numbers of 8 bits are stored: e4m3 without infinities (its NaN is all ones), e5m2 as a short f16.
-    enum class Float8 : std::uint8_t { none, e4m3, e5m2 };
-
     /// What the header says of one tensor. Offsets are in bytes from the start of the data.
     struct Entry {
-        DType dtype = DType::f32;
+        DType dtype = DType::f32;  ///< of what tensor() returns
         Shape shape;
         std::uint64_t begin = 0;
         std::uint64_t end = 0;
-        Float8 stored = Float8::none;  ///< other than none: dtype is what tensor() makes of it, f32
+        std::string_view file_type = "F32";  ///< in the file's words; of constant storage
     };
 
     /// Reads the header and maps the data; weights are not read before they are used.

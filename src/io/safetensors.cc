@@ -1,14 +1,13 @@
 #include <heed/safetensors.h>
 
 #include "io/file.h"
+#include "io/foreign_types.h"
 #include "io/safetensors_header.h"
 
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <cmath>
 #include <cstring>
-#include <limits>
 #include <memory>
 #include <utility>
 
@@ -23,7 +22,7 @@ struct SafetensorsFile::Contents {
 
     const std::byte* start_of(const Entry& entry) const { return data.data() + entry.begin; }
     bool is_aligned(const Entry& entry) const {
-        return entry.stored == Float8::none &&
+        return safetensors::foreign_type(entry.file_type) == nullptr &&
                std::bit_cast<std::uintptr_t>(start_of(entry)) % size_of(entry.dtype) == 0;
     }
 };
@@ -51,25 +50,15 @@ void check_file_length(std::uint64_t bytes, const std::string& context) {
     if (bytes < prefix_bytes) { throw FileError(context + "expected at least 8 bytes, got " + std::to_string(bytes)); }
 }
 
-/// Sign, exponent, fraction: 1 + 4 + 3 bits around 2^0 at exponent 7, or 1 + 5 + 2 around exponent 15.
-float float8(std::uint8_t bits, SafetensorsFile::Float8 kind) {
-    const bool e4m3 = kind == SafetensorsFile::Float8::e4m3;
-    const int fraction_bits = e4m3 ? 3 : 2, bias = e4m3 ? 7 : 15, last = e4m3 ? 15 : 31;
-    const int exponent = (bits & 0x7f) >> fraction_bits;
-    const int fraction = bits & ((1 << fraction_bits) - 1);
-    const float sign = (bits & 0x80) != 0 ? -1.0F : 1.0F;
-    if (e4m3 ? (bits & 0x7f) == 0x7f : exponent == last) {
-        const bool infinite = !e4m3 && fraction == 0;
-        return sign * (infinite ? std::numeric_limits<float>::infinity() : std::numeric_limits<float>::quiet_NaN());
-    }
-    const int whole = exponent == 0 ? fraction : fraction + (1 << fraction_bits);
-    return sign * std::ldexp(static_cast<float>(whole), std::max(exponent, 1) - bias - fraction_bits);
+[[noreturn]] void refuse_type(const std::string& context, std::string_view name, const SafetensorsFile::Entry& entry) {
+    throw FileError(context + "tensor " + in_quotes(name) + ": expected a type that heed can read, got " +
+                    std::string(entry.file_type));
 }
 
 /// Bytes at the end of `numbers` as the numbers they stand for, in place: each is read before its place is written.
-void expand_float8(std::span<float> numbers, std::span<const std::byte> bytes, SafetensorsFile::Float8 kind) {
+void expand(std::span<float> numbers, std::span<const std::byte> bytes, const safetensors::ForeignType& type) {
     std::array<float, 256> table;
-    for (std::size_t n = 0; n < table.size(); ++n) { table[n] = float8(static_cast<std::uint8_t>(n), kind); }
+    for (std::size_t n = 0; n < table.size(); ++n) { table[n] = as_float(static_cast<std::uint8_t>(n), type); }
     for (std::size_t n = 0; n < numbers.size(); ++n) { numbers[n] = table[std::to_integer<std::size_t>(bytes[n])]; }
 }
 
@@ -145,9 +134,11 @@ bool SafetensorsFile::is_aligned(std::string_view name) const { return contents_
 
 Tensor SafetensorsFile::tensor(std::string_view name) const {
     const Entry& found = entry(name);
+    const safetensors::ForeignType* foreign = safetensors::foreign_type(found.file_type);
+    if (foreign != nullptr && !is_readable(*foreign)) { refuse_type(contents_->context, name, found); }
     Tensor tensor = Tensor::uninitialised(found.dtype, found.shape);
     // Numbers of 8 bits are read into the last quarter of their place and spread from there.
-    const std::size_t stored = found.stored == Float8::none ? tensor.bytes() : tensor.bytes() / sizeof(float);
+    const std::size_t stored = foreign == nullptr ? tensor.bytes() : tensor.bytes() / sizeof(float);
     const std::span bytes(static_cast<std::byte*>(tensor.data()) + (tensor.bytes() - stored), stored);
     if (contents_->file) {
         contents_->file->read(contents_->data_offset + found.begin, bytes);
@@ -155,16 +146,17 @@ Tensor SafetensorsFile::tensor(std::string_view name) const {
         std::memcpy(bytes.data(), contents_->start_of(found), bytes.size());
     }
     if (found.dtype == DType::boolean) { check_booleans(bytes, name, contents_->context); }
-    if (found.stored != Float8::none) { expand_float8({tensor.as<float>(), stored}, bytes, found.stored); }
+    if (foreign != nullptr) { expand({tensor.as<float>(), stored}, bytes, *foreign); }
     return tensor;
 }
 
 View SafetensorsFile::view(std::string_view name) const {
     const Entry& found = entry(name);
-    if (found.stored != Float8::none) {
+    if (const safetensors::ForeignType* foreign = safetensors::foreign_type(found.file_type)) {
+        if (!is_readable(*foreign)) { refuse_type(contents_->context, name, found); }
         throw FileError(contents_->context + "tensor " + in_quotes(name) +
-                        ": expected numbers that can be used as they lie in the file, got numbers of 8 bits; tensor() "
-                        "converts them");
+                        ": expected numbers that can be used as they lie in the file, got " +
+                        std::string(found.file_type) + "; tensor() converts them");
     }
     if (!contents_->is_aligned(found)) {
         throw FileError(contents_->context + "tensor " + in_quotes(name) + ": expected data aligned to " +

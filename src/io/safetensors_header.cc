@@ -1,6 +1,7 @@
 #include "io/safetensors_header.h"
 
 #include "io/file.h"
+#include "io/foreign_types.h"
 
 #include <nlohmann/json.hpp>
 
@@ -11,8 +12,6 @@
 
 namespace heed::safetensors {
 namespace {
-
-using Float8 = SafetensorsFile::Float8;
 
 constexpr std::array<std::pair<std::string_view, DType>, 13> file_names{{{"F64", DType::f64},
                                                                          {"F32", DType::f32},
@@ -91,7 +90,7 @@ private:
     bool has_shape_ = false;
     bool has_offsets_ = false;
     DType dtype_ = DType::f32;
-    Float8 stored_ = Float8::none;
+    const ForeignType* foreign_ = nullptr;
     std::vector<std::int64_t> shape_;
     std::vector<std::uint64_t> offsets_;
 };
@@ -140,19 +139,13 @@ bool HeaderEvents::number_unsigned(std::uint64_t value) {
 
 bool HeaderEvents::string(std::string& value) {
     if (place_ == Place::dtype) {
-        if (value == "F8_E4M3" || value == "F8_E5M2") {
-            dtype_ = DType::f32;
-            stored_ = value == "F8_E4M3" ? Float8::e4m3 : Float8::e5m2;
-            place_ = Place::field;
-            return true;
-        }
-        const std::optional<DType> dtype = dtype_from_file_name(value);
+        foreign_ = foreign_type(value);
+        const std::optional<DType> dtype = foreign_ == nullptr ? dtype_from_file_name(value) : DType::f32;
         if (!dtype) {
             fail_tensor("dtype: expected F64, F32, F16, BF16, I64, I32, I16, I8, U64, U32, U16, U8 or BOOL, got " +
                         in_quotes(value));
         }
         dtype_ = *dtype;
-        stored_ = Float8::none;
         place_ = Place::field;
     } else if (place_ == Place::metadata_value) {
         header_.metadata.emplace(std::move(metadata_name_), std::move(value));
@@ -262,21 +255,23 @@ void HeaderEvents::finish_entry() {
     if (!has_dtype_) { fail_tensor("dtype is missing"); }
     if (!has_shape_) { fail_tensor("shape is missing"); }
     if (!has_offsets_) { fail_tensor("data_offsets is missing"); }
-    const SafetensorsFile::Entry entry{dtype_, Shape(shape_), offsets_[0], offsets_[1], stored_};
+    const std::string_view file_type = foreign_ == nullptr ? file_name_of(dtype_) : foreign_->name;
+    const SafetensorsFile::Entry entry{dtype_, Shape(shape_), offsets_[0], offsets_[1], file_type};
     const std::string range = "[" + std::to_string(entry.begin) + ", " + std::to_string(entry.end) + "]";
     if (entry.begin > entry.end) { fail_tensor("data_offsets: expected begin <= end, got " + range); }
     if (entry.end > data_bytes_) {
         fail_tensor("data_offsets: expected a range within the " + std::to_string(data_bytes_) +
                     " bytes of data in the file, got " + range);
     }
-    const bool short_floats = entry.stored != Float8::none;
     const std::optional<std::uint64_t> as_read = tensor_bytes(entry.dtype, entry.shape);
-    const std::optional<std::uint64_t> bytes = short_floats ? tensor_bytes(DType::u8, entry.shape) : as_read;
-    if (!bytes || !as_read) { fail_tensor("shape: expected fewer than 2^63 bytes, got " + to_string(entry.shape)); }
+    const std::optional<std::uint64_t> bytes = foreign_ == nullptr ? as_read : bytes_of(*foreign_, entry.shape);
+    if (!bytes || !as_read) {
+        fail_tensor("shape: expected whole bytes, fewer than 2^63, got " + to_string(entry.shape));
+    }
     if (entry.end - entry.begin != *bytes) {
-        fail_tensor("data_offsets: expected " + std::to_string(*bytes) + " bytes for " +
-                    std::string(short_floats ? "F8" : file_name_of(entry.dtype)) + " " + to_string(entry.shape) +
-                    ", got " + range + ", " + std::to_string(entry.end - entry.begin) + " bytes");
+        fail_tensor("data_offsets: expected " + std::to_string(*bytes) + " bytes for " + std::string(file_type) + " " +
+                    to_string(entry.shape) + ", got " + range + ", " + std::to_string(entry.end - entry.begin) +
+                    " bytes");
     }
     header_.names.push_back(name_);
     header_.entries.emplace(std::move(name_), entry);

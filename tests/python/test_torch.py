@@ -250,7 +250,7 @@ def test_infini_state_is_a_value():
 
 
 @pytest.mark.parametrize(
-    "name", ["attend", "scaled_dot_product_attention", "rope", "linear_attention", "infini_attention"]
+    "name", ["attend", "scaled_dot_product_attention", "flex_attention", "rope", "linear_attention", "infini_attention"]
 )
 def test_docstring_examples(name):
     test = doctest.DocTestParser().get_doctest(
