@@ -59,9 +59,14 @@ double heed_time(Session& session, Problem& problem, long iterations) {
     const View k = std::as_const(problem.k[0]).view();
     const View v = std::as_const(problem.v[0]).view();
     return seconds_of(iterations, problem, [&](int) {
-        attend_backward(session.context(), q, k, v, std::as_const(problem.out).view(),
-                        std::as_const(problem.lse).view(), std::as_const(problem.dout).view(), gradients,
-                        problem.options());
+        attend_backward(session.context(),
+                        {.q = q,
+                         .k = k,
+                         .v = v,
+                         .out = std::as_const(problem.out).view(),
+                         .lse = std::as_const(problem.lse).view(),
+                         .dout = std::as_const(problem.dout).view()},
+                        gradients, problem.options());
     });
 }
 
@@ -92,7 +97,8 @@ double timed(Session& session, Problem& problem, std::string_view contestant, lo
 
 void forward(Session& session, Problem& problem) {
     attend(session.context(), std::as_const(problem.q).view(), std::as_const(problem.k[0]).view(),
-           std::as_const(problem.v[0]).view(), problem.out.view(), problem.options(), problem.lse.view());
+           std::as_const(problem.v[0]).view(), {.out = problem.out.view(), .lse = problem.lse.view()},
+           problem.options());
 }
 
 }  // namespace heed::bench

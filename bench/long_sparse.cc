@@ -57,10 +57,11 @@ void sparse_against_blocks(Context& context, const LongSettings& settings) {
             options.pattern = patterns::parse(text);
             if (backward) {
                 bodies.push_back([&, options] {
-                    attend_backward(context, q, k, v, out, lse, dout, {.dq = dq, .dk = dk, .dv = dv}, options);
+                    attend_backward(context, {.q = q, .k = k, .v = v, .out = out, .lse = lse, .dout = dout},
+                                    {.dq = dq, .dk = dk, .dv = dv}, options);
                 });
             } else {
-                bodies.push_back([&, options] { attend(context, q, k, v, out, options, lse); });
+                bodies.push_back([&, options] { attend(context, q, k, v, {.out = out, .lse = lse}, options); });
             }
         }
         const std::vector<std::vector<double>> seconds = interleaved(settings, bodies);

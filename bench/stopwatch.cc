@@ -19,16 +19,17 @@ extern "C" HEED_API double hb_last_attend() { return last_seconds; }
 
 namespace heed {
 
-HEED_API void attend(Context& context, const View& q, const View& k, const View& v, const MutableView& out,
-                     const AttentionOptions& options, const MutableView& lse) {
-    using Function = decltype(attend);
+HEED_API void attend(Context& context, const View& q, const View& k, const View& v, const AttentionOutputs& outputs,
+                     const AttentionOptions& options) {
+    using Function =
+        void(Context&, const View&, const View&, const View&, const AttentionOutputs&, const AttentionOptions&);
     static Function* const next = [] {
         Dl_info here{};
-        dladdr(reinterpret_cast<void*>(&attend), &here);
+        dladdr(reinterpret_cast<void*>(static_cast<Function*>(&attend)), &here);
         return reinterpret_cast<Function*>(dlsym(RTLD_NEXT, here.dli_sname));
     }();
     const auto start = std::chrono::steady_clock::now();
-    next(context, q, k, v, out, options, lse);
+    next(context, q, k, v, outputs, options);
     last_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 

@@ -81,9 +81,9 @@ Score score(const Problem& problem, std::int64_t h, std::int64_t i, std::int64_t
 }
 
 double dropout_factor(const Problem& problem, std::int64_t plane, std::int64_t i, std::int64_t j) {
-    const Dropout& dropout = problem.options().dropout;
+    const AttentionDropout& dropout = problem.options().dropout;
     if (dropout.p == 0) { return 1; }
-    const std::uint32_t word = dropout_word(dropout.seed, dropout.offset, static_cast<std::uint32_t>(plane),
+    const std::uint32_t word = dropout_word(dropout.seed.value_or(0), dropout.offset, static_cast<std::uint32_t>(plane),
                                             static_cast<std::uint32_t>(i), static_cast<std::uint32_t>(j));
     return word >= dropout_threshold(dropout.p) ? 1 / (1 - dropout.p) : 0;
 }

@@ -33,7 +33,7 @@ int main() {
     heed::Tensor lse(heed::DType::f64, {batch, heads, tokens});
     // loss = sum(dout * out), so dout is its gradient.
     const auto loss = [&] {
-        heed::attend(context, q, k, v, out, options, lse);
+        heed::attend(context, q, k, v, {.out = out, .lse = lse}, options);
         double sum = 0;
         for (std::int64_t n = 0; n < out.elements(); ++n) { sum += dout.as<double>()[n] * out.as<double>()[n]; }
         return sum;
@@ -43,7 +43,8 @@ int main() {
     heed::Tensor dq(heed::DType::f64, q.shape());
     heed::Tensor dk(heed::DType::f64, k.shape());
     heed::Tensor dv(heed::DType::f64, v.shape());
-    heed::attend_backward(context, q, k, v, out, lse, dout, {.dq = dq, .dk = dk, .dv = dv}, options);
+    heed::attend_backward(context, {.q = q, .k = k, .v = v, .out = out, .lse = lse, .dout = dout},
+                          {.dq = dq, .dk = dk, .dv = dv}, options);
 
     // A query in the middle, nudged both ways.
     constexpr std::int64_t element = ((1 * heads + 2) * tokens + 11) * size + 5;

@@ -28,7 +28,8 @@ nb::object attend_with(nb::handle q, nb::handle k, nb::handle v, const Keywords&
     const Result result = make_result(f, "out", out, q, queries.dtype(), {batch, heads, rows, values.extent(3)});
     const Result sums = make_requested(f, "lse", lse, q, wide(queries.dtype()), {batch, heads, rows});
     Context& team = choose_context(f, context, queries.device());
-    without_gil([&] { attend(team, queries, keys, values, result.view(), attention.options, sums.view()); });
+    without_gil(
+        [&] { attend(team, queries, keys, values, {.out = result.view(), .lse = sums.view()}, attention.options); });
     return with_lse(result, sums);
 }
 
@@ -68,7 +69,10 @@ nb::object attend_backward_with(nb::handle q, nb::handle k, nb::handle v, nb::ha
                                        .dalibi_slopes = rslopes.view()};
     Context& team = choose_context(f, context, queries.device());
     without_gil([&] {
-        attend_backward(team, queries, keys, values, outputs, sums, upstream, gradients, options, upstream_lse);
+        attend_backward(
+            team,
+            {.q = queries, .k = keys, .v = values, .out = outputs, .lse = sums, .dout = upstream, .dlse = upstream_lse},
+            gradients, options);
     });
     static const nb::handle type = result_type("AttentionGradients").release();
     return type(rq.object, rk.object, rv.object, rbias.object, rsinks.object, rslopes.object);
@@ -177,7 +181,8 @@ sinks          [H]: a logit that joins the denominator only
 lengths        [B] of int: rows and keys from there on are not read; query_lengths, key_lengths apart
 cu_seqlens     [N+1] of int: N sequences end to end, B is 1; cu_seqlens_q, cu_seqlens_k apart
 query_positions, key_positions   [B,T], [B,S] of int: explicit positions
-dropout        probability; its bits are a function of (seed, dropout_offset; b, h, i, j), or dropout_keep is the mask
+dropout        probability; its bits are a function of (seed, dropout_offset; b, h, i, j), or dropout_keep is the mask;
+               one of seed and dropout_keep is needed where it is above 0
 kernel         name of the one kernel to use, see explain
 out            where to write, instead of a new array
 lse            True: also return the logarithm of the denominator [B,H,T]; or an array to write it to

@@ -76,8 +76,10 @@ nb::object cached_attend_(nb::handle caches, nb::handle q, nb::handle k, nb::han
     const Result result = make_result(f, "out", out, q, queries.dtype(), {1, heads, rows, size});
     const Result sums = make_requested(f, "lse", lse, q, wide(queries.dtype()), {1, heads, rows});
     Context& team = choose_context(f, context);
-    own.run(
-        [&] { cached_attend(team, own.batch, queries, keys, values, result.view(), attention.options, sums.view()); });
+    own.run([&] {
+        cached_attend(team, own.batch, queries, keys, values, {.out = result.view(), .lse = sums.view()},
+                      attention.options);
+    });
     return with_lse(result, sums);
 }
 
@@ -118,8 +120,8 @@ nb::object cached_mla_attend_(nb::handle caches, nb::handle q, nb::handle rows, 
     const Result sums = make_requested(f, "lse", lse, q, wide(queries.dtype()), {1, heads, count});
     Context& team = choose_context(f, context);
     own.run([&] {
-        cached_mla_attend(team, own.batch, queries, latents, {keys, values}, result.view(), attention.options,
-                          sums.view());
+        cached_mla_attend(team, own.batch, queries, latents, {keys, values}, {.out = result.view(), .lse = sums.view()},
+                          attention.options);
     });
     return with_lse(result, sums);
 }

@@ -8,8 +8,11 @@
 namespace heed::python {
 
 void bind_error(nb::module_& m) {
-    nb::exception<Error>(m, "Error", PyExc_ValueError).doc() =
-        "A call that cannot be carried out as asked: `[function] argument: expected what, got what`.";
+    // A RuntimeError too: what PyTorch raises for the same mistakes.
+    nb::exception<Error>(m, "Error", nb::make_tuple(nb::handle(PyExc_ValueError), nb::handle(PyExc_RuntimeError)))
+        .doc() =
+        "A call that cannot be carried out as asked: `[function] argument: expected what, got what`.\n\n"
+        "A ValueError, and a RuntimeError as PyTorch's own.";
     nb::exception<FileError>(m, "FileError", PyExc_OSError).doc() =
         "A file that could not be read or written, or whose bytes break its format.";
     nb::exception<DeviceError>(m, "DeviceError", PyExc_RuntimeError).doc() =

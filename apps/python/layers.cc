@@ -162,7 +162,7 @@ nb::object dropout_(nb::handle x, double p, const nb::kwargs& keywords) {
     read_keywords(f, keywords, own);
     const Array input(f, "x", x), added(f, "residual", residual);
     DropoutOptions options{.p = p, .residual = added};
-    if (seed) { options.seed = to_seed(f, "seed", seed); }
+    if (seed && !seed.is_none()) { options.seed = to_seed(f, "seed", seed); }
     if (offset) { options.offset = static_cast<std::uint32_t>(to_integer(f, "offset", offset)); }
     const Result result = make_result(f, "out", out, x, input.dtype(), input.shape());
     Context& team = choose_context(f, context);
@@ -366,9 +366,11 @@ array([[20.],
        [10.]]))doc");
     m.def(
         "dropout", dropout_, nb::arg("x"), nb::arg("p"), nb::arg("keywords"),
-        nb::sig("def dropout(x: Array, p: float, *, seed: int = 0, offset: int = 0, residual: " HEED_ARRAY_OR_NONE
-                ", " HEED_OUT ") -> Array"),
-        R"doc(x / (1 - p) where an element is kept, 0 elsewhere, plus residual. The bits are a function of seed, offset and place.
+        nb::sig(
+            "def dropout(x: Array, p: float, *, seed: int | None = None, offset: int = 0, residual: " HEED_ARRAY_OR_NONE
+            ", " HEED_OUT ") -> Array"),
+        R"doc(x / (1 - p) where an element is kept, 0 elsewhere, plus residual. The bits are a function of seed, offset and place;
+a seed is needed where p is above 0.
 
 >>> heed.dropout(numpy.ones(4, "float32"), 0.5, seed=1).shape
 (4,))doc");

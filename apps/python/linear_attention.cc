@@ -10,9 +10,10 @@
 #include "module.h"
 #include "signatures.h"
 
-#define HEED_LINEAR_SHARED                                     \
-    "causal: bool = True, " HEED_LINEAR_OPTIONS                \
-    ", key_lengths: ArrayLike | None = None, chunk: int = 0, " \
+#define HEED_LINEAR_SHARED                                  \
+    "causal: bool = True, " HEED_LINEAR_OPTIONS             \
+    ", key_lengths: ArrayLike | None = None, "              \
+    "cu_seqlens: ArrayLike | None = None, chunk: int = 0, " \
     "form: Literal['automatic', 'recurrent', 'chunked', 'quadratic'] = 'automatic'"
 
 namespace heed::python {
@@ -58,13 +59,16 @@ struct StateArrays {
 struct StateResults {
     Result s{nb::none(), {}}, z{nb::none(), {}};
 
-    StateResults(const char* f, const char* argument, nb::handle asked, nb::handle like, const Array& q, const Array& v,
-                 std::int64_t states, std::int64_t features, bool normalise) {
+    StateResults(const LinearKeywords& own, const char* argument, nb::handle asked, nb::handle like, const Array& q,
+                 const Array& v, std::int64_t kv_heads) {
+        const char* f = own.function;
         if (!asked || !to_bool(f, argument, asked)) { return; }
-        const std::int64_t batch = q.extent(0);
+        const std::int64_t batch = own.sequences(q);
+        const std::int64_t states = linear_states(own.options, kv_heads);
+        const std::int64_t features = own.features(q);
         const DType type = wide(q.dtype());
         s = make_result(f, argument, {}, like, type, {batch, states, features, v.extent(v.rank() - 1)});
-        if (normalise) { z = make_result(f, argument, {}, like, type, {batch, states, features}); }
+        if (own.options.normalise) { z = make_result(f, argument, {}, like, type, {batch, states, features}); }
     }
     MutableLinearState view() const { return {s.view(), z.view()}; }
     nb::object object() const { return s ? result_type("LinearState")(s.object, z.object) : nb::none(); }
@@ -81,8 +85,7 @@ nb::object linear_attend_(nb::handle q, nb::handle k, nb::handle v, const nb::kw
     const StateArrays before(f, "initial", initial, Access::read);
     const Result result = make_result(f, "out", out, q, queries.dtype(),
                                       {queries.extent(0), queries.extent(1), queries.extent(2), values.extent(3)});
-    const StateResults after(f, "final", final, q, queries, values, linear_states(own.options, keys.extent(1)),
-                             own.features(queries), own.options.normalise);
+    const StateResults after(own, "final", final, q, queries, values, keys.extent(1));
     Context& team = choose_context(f, own.context);
     without_gil(
         [&] { linear_attend(team, queries, keys, values, result.view(), own.options, before.view(), after.view()); });
@@ -110,8 +113,13 @@ nb::object linear_attend_backward_(nb::handle q, nb::handle k, nb::handle v, nb:
                                    const nb::kwargs& keywords) {
     LinearKeywords own("linear_attend_backward");
     const char* f = own.function;
-    nb::handle initial, dfinal, dinitial, ddecay;
-    own.read(keywords, {{"initial", &initial}, {"dfinal", &dfinal}, {"dinitial", &dinitial}, {"ddecay", &ddecay}});
+    nb::handle initial, dfinal, dinitial, ddecay, dlog_decay, dbeta;
+    own.read(keywords, {{"initial", &initial},
+                        {"dfinal", &dfinal},
+                        {"dinitial", &dinitial},
+                        {"ddecay", &ddecay},
+                        {"dlog_decay", &dlog_decay},
+                        {"dbeta", &dbeta}});
     const Array queries(f, "q", q);
     const Array keys(f, "k", k);
     const Array values(f, "v", v);
@@ -121,16 +129,20 @@ nb::object linear_attend_backward_(nb::handle q, nb::handle k, nb::handle v, nb:
     const Result rq = make_result(f, "dq", {}, q, queries.dtype(), queries.shape());
     const Result rk = make_result(f, "dk", {}, q, keys.dtype(), keys.shape());
     const Result rv = make_result(f, "dv", {}, q, values.dtype(), values.shape());
-    const StateResults rstate(f, "dinitial", dinitial, q, queries, values, linear_states(own.options, keys.extent(1)),
-                              own.features(queries), own.options.normalise);
+    const StateResults rstate(own, "dinitial", dinitial, q, queries, values, keys.extent(1));
     const Result rdecay = make_requested(f, "ddecay", ddecay, q, wide(queries.dtype()), own.options.decay.shape());
-    const LinearAttentionGradients gradients{rq.view(), rk.view(), rv.view(), rstate.view(), rdecay.view()};
+    const Result rlog =
+        make_requested(f, "dlog_decay", dlog_decay, q, own.options.log_decay.dtype(), own.options.log_decay.shape());
+    const Result rbeta = make_requested(f, "dbeta", dbeta, q, own.options.beta.dtype(), own.options.beta.shape());
+    const LinearAttentionGradients gradients{rq.view(),     rk.view(),   rv.view(),   rstate.view(),
+                                             rdecay.view(), rlog.view(), rbeta.view()};
     Context& team = choose_context(f, own.context);
     without_gil([&] {
         linear_attend_backward(team, queries, keys, values, upstream, gradients, own.options, before.view(),
                                after.view());
     });
-    return result_type("LinearGradients")(rq.object, rk.object, rv.object, rstate.object(), rdecay.object);
+    return result_type("LinearGradients")(rq.object, rk.object, rv.object, rstate.object(), rdecay.object, rlog.object,
+                                          rbeta.object);
 }
 
 }  // namespace
@@ -179,10 +191,15 @@ features that were computed beforehand, for all rows at once.)
           R"doc(Linear attention: out [B,H,T,E] of q [B,H,T,D] over k [B,G,S,D] and v [B,G,S,E]; S = T where causal.
 
 S = decay S + phi(k) v^T, z = decay z + phi(k), out = scale phi(q)^T S / (scale phi(q)^T z + epsilon).
+With rule="delta" R = decay S, S = R + phi(k) (beta (v - R^T phi(k)))^T.
 
 feature      phi: "elu_plus_one", "relu", "identity", or a heed.FeatureFunction
 decay        [G] or [H] of float, 0 to 1: the state's factor per token
+rule         what a token writes: "sum" (v) or "delta" (the share beta of what the state lacks); delta: normalise=False
+log_decay    [B,N,T] or [B,N,T,F]: a decay for every token, as its logarithm; N states, as many as k or q has heads
+beta         [B,N,T] or [B,N,T,E], with rule="delta"
 key_lengths  [B] of int
+cu_seqlens   [n+1] of int: n sequences lie end to end; the states are then [n,N,F,E]
 form         how it is computed; all forms agree to rounding
 initial      (s [B,N,F,E], z [B,N,F]) to start from: what an earlier call left; z None without normaliser
 final        True: also return the state behind the last token, a heed.LinearState
@@ -190,7 +207,15 @@ final        True: also return the state behind the last token, a heed.LinearSta
 >>> x = numpy.ones((1, 1, 4, 2), dtype="float32")
 >>> out, state = heed.linear_attend(x[:, :, :2], x[:, :, :2], x[:, :, :2], final=True)
 >>> bool(numpy.allclose(heed.linear_attend(x[:, :, 2:], x[:, :, 2:], x[:, :, 2:], initial=state), x[:, :, 2:]))
-True)doc");
+True
+
+Gated DeltaNet (Qwen3-Next); keys of length 1, and the state forgets half at every token:
+
+>>> gated = {"feature": "identity", "normalise": False, "rule": "delta"}
+>>> half = numpy.log(numpy.full((1, 1, 4), 0.5, "float32"))
+>>> k = numpy.full((1, 1, 4, 2), 0.5 ** 0.5, "float32")
+>>> heed.linear_attend(k, k, x, log_decay=half, beta=numpy.ones((1, 1, 4), "float32"), **gated).round(3)[0, 0, 3]
+array([1., 1.], dtype=float32))doc");
     m.def("linear_attend", linear_attend_, nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::arg("keywords"),
           nb::sig("def linear_attend(q: Array, k: ArrayLike, v: ArrayLike, *, final: Literal[True], " HEED_LINEAR_SHARED
                   ", initial: tuple[ArrayLike, ArrayLike] | None = None, "
@@ -201,7 +226,8 @@ True)doc");
                   "*, " HEED_LINEAR_OPTIONS ", out: Array | None = None, " HEED_CONTEXT ") -> Array"),
           R"doc(One token of decoding: out [B,H,E] of q [B,H,D], k [B,G,D], v [B,G,E].
 
-state = (s [B,N,F,E], z [B,N,F]), float32 or float64, is read and moved on in place.
+state = (s [B,N,F,E], z [B,N,F]), float32 or float64, is read and moved on in place. log_decay is [B,N] or [B,N,F]
+here, beta [B,N] or [B,N,E].
 
 >>> state = heed.LinearState(numpy.zeros((1, 1, 2, 3), "float32"), numpy.zeros((1, 1, 2), "float32"))
 >>> q, v = numpy.ones((1, 1, 2), "float32"), numpy.ones((1, 1, 3), "float32")
@@ -214,10 +240,12 @@ array([[[1., 1., 1.]]], dtype=float32))doc");
             "def linear_attend_backward(q: Array, k: ArrayLike, v: ArrayLike, dout: ArrayLike, *, " HEED_LINEAR_SHARED
             ", initial: tuple[ArrayLike, ArrayLike] | None = None, "
             "dfinal: tuple[ArrayLike | None, ArrayLike | None] | None = None, dinitial: bool = False, ddecay: bool | "
-            "Array = False, " HEED_CONTEXT ") -> LinearGradients"),
+            "Array = False, dlog_decay: bool | Array = False, dbeta: bool | Array = False, " HEED_CONTEXT
+            ") -> LinearGradients"),
         R"doc(Gradients of sum(dout * out) + sum(dfinal * final), for the options and initial state of the forward call.
 
-Returns a named tuple (dq, dk, dv, dinitial, ddecay); dinitial, a heed.LinearState, and ddecay on request.
+Returns a named tuple (dq, dk, dv, dinitial, ddecay, dlog_decay, dbeta); dinitial, a heed.LinearState, and what
+follows it on request.
 
 >>> x = numpy.ones((1, 1, 4, 2), dtype="float32")
 >>> heed.linear_attend_backward(x, x, x, x).dv.shape

@@ -12,9 +12,10 @@
 #include "array.h"
 #include "keywords.h"
 
-#define HEED_LINEAR_OPTIONS                                                                     \
-    "feature: Literal['elu_plus_one', 'relu', 'identity'] | FeatureFunction = 'elu_plus_one', " \
-    "normalise: bool = True, epsilon: float = 1e-6, scale: float = 1.0, decay: ArrayLike | None = None"
+#define HEED_LINEAR_OPTIONS                                                                               \
+    "feature: Literal['elu_plus_one', 'relu', 'identity'] | FeatureFunction = 'elu_plus_one', "           \
+    "normalise: bool = True, epsilon: float = 1e-6, scale: float = 1.0, decay: ArrayLike | None = None, " \
+    "rule: Literal['sum', 'delta'] = 'sum', log_decay: ArrayLike | None = None, beta: ArrayLike | None = None"
 
 namespace heed::python {
 
@@ -34,15 +35,17 @@ struct LinearKeywords {
 
     const char* function;
     nb::handle feature, causal, normalise, epsilon, scale, decay, key_lengths, form, chunk, context;
-    Array decay_array, lengths_array;
+    nb::handle rule, log_decay, beta, cu_seqlens;
+    Array decay_array, lengths_array, log_decay_array, beta_array, cumulative_array;
     LinearAttentionOptions options{};
 
     /// The function's own keywords and these.
     void read(const nb::kwargs& keywords, std::initializer_list<Own> own) {
-        std::vector<Own> all = {{"feature", &feature},         {"causal", &causal}, {"normalise", &normalise},
-                                {"epsilon", &epsilon},         {"scale", &scale},   {"decay", &decay},
-                                {"key_lengths", &key_lengths}, {"form", &form},     {"chunk", &chunk},
-                                {"context", &context}};
+        std::vector<Own> all = {
+            {"feature", &feature},       {"causal", &causal},  {"normalise", &normalise},     {"epsilon", &epsilon},
+            {"scale", &scale},           {"decay", &decay},    {"key_lengths", &key_lengths}, {"form", &form},
+            {"chunk", &chunk},           {"rule", &rule},      {"log_decay", &log_decay},     {"beta", &beta},
+            {"cu_seqlens", &cu_seqlens}, {"context", &context}};
         all.insert(all.end(), own.begin(), own.end());
         read_keywords(function, keywords, all);
         const char* f = function;
@@ -70,10 +73,25 @@ struct LinearKeywords {
         if (chunk) { options.chunk = to_integer(f, "chunk", chunk); }
         if (decay) { decay_array = Array(f, "decay", decay); }
         if (key_lengths) { lengths_array = Array(f, "key_lengths", key_lengths); }
+        if (rule) {
+            options.rule =
+                choose<UpdateRule>(f, "rule", rule, {{"sum", UpdateRule::sum}, {"delta", UpdateRule::delta}});
+        }
+        if (log_decay) { log_decay_array = Array(f, "log_decay", log_decay); }
+        if (beta) { beta_array = Array(f, "beta", beta); }
+        if (cu_seqlens) { cumulative_array = Array(f, "cu_seqlens", cu_seqlens); }
+        options.log_decay = log_decay_array;
+        options.beta = beta_array;
+        options.cu_seqlens = cumulative_array;
         options.decay = decay_array;
         options.key_lengths = lengths_array;
     }
 
+    /// How many sequences have a state: those of a batch, or those that are packed.
+    std::int64_t sequences(const Array& q) const {
+        const View& ends = options.cu_seqlens;
+        return ends && ends.rank() == 1 && ends.extent(0) > 0 ? ends.extent(0) - 1 : q.extent(0);
+    }
     std::int64_t features(const Array& q) const {
         const std::int64_t size = options.feature_function.size;
         return options.feature == FeatureMap::function && size > 0 ? size : q.extent(q.rank() - 1);

@@ -27,7 +27,8 @@ nb::object mla_attend_(nb::handle q, nb::handle latent, nb::handle rotary_key, n
     const Result sums = make_requested(f, "lse", lse, q, wide(queries.dtype()), {batch, heads, rows});
     Context& team = choose_context(f, context);
     without_gil([&] {
-        mla_attend(team, queries, latents, rotary, {keys, values}, result.view(), attention.options, sums.view());
+        mla_attend(team, queries, latents, rotary, {keys, values}, {.out = result.view(), .lse = sums.view()},
+                   attention.options);
     });
     return with_lse(result, sums);
 }
@@ -48,7 +49,8 @@ nb::object mla_attend_absorbed_(nb::handle q, nb::handle cache, nb::handle up_ke
     const Result sums = make_requested(f, "lse", lse, q, wide(queries.dtype()), {batch, heads, rows});
     Context& team = choose_context(f, context);
     without_gil([&] {
-        mla_attend_absorbed(team, queries, cached, {keys, values}, result.view(), attention.options, sums.view());
+        mla_attend_absorbed(team, queries, cached, {keys, values}, {.out = result.view(), .lse = sums.view()},
+                            attention.options);
     });
     return with_lse(result, sums);
 }
@@ -93,8 +95,16 @@ nb::object mla_attend_backward_(nb::handle q, nb::handle latent, nb::handle rota
                                  rvalue.view(), rbias.view(),   rsinks.view(),  rslopes.view()};
     Context& team = choose_context(f, context);
     without_gil([&] {
-        mla_attend_backward(team, queries, latents, rotary, {keys, values}, outputs, sums, upstream, gradients, options,
-                            upstream_lse);
+        mla_attend_backward(team,
+                            {.q = queries,
+                             .latent = latents,
+                             .rotary_key = rotary,
+                             .weights = {keys, values},
+                             .out = outputs,
+                             .lse = sums,
+                             .dout = upstream,
+                             .dlse = upstream_lse},
+                            gradients, options);
     });
     return result_type("MlaGradients")(rq.object, rlatent.object, rrotary.object, rkey.object, rvalue.object,
                                        rbias.object, rsinks.object, rslopes.object);

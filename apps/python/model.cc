@@ -73,7 +73,7 @@ nb::dict gradients_(const Model& model, nb::handle input_ids, nb::handle labels,
     Context& where = choose_context("Model.gradients", context);
     Tensor loss;
     without_gil([&] {
-        const Guard guard({&model.state()});
+        const Guard guard({&model.parameters()});
         for (Parameter& parameter : model.parameters().list()) { parameter.gradient = Tensor(); }
         Tape tape(where);
         LossOptions options;

@@ -5,7 +5,7 @@
 #define HEED_ARRAY_OR_NONE "ArrayLike | None = None"
 
 #define HEED_DROPOUT_OPTIONS \
-    "dropout: float = 0.0, seed: int = 0, dropout_offset: int = 0, dropout_keep: " HEED_ARRAY_OR_NONE
+    "dropout: float = 0.0, seed: int | None = None, dropout_offset: int = 0, dropout_keep: " HEED_ARRAY_OR_NONE
 
 /// The fields of heed::AttentionOptions.
 #define HEED_ATTENTION_OPTIONS                                                                                    \

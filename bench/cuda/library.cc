@@ -18,6 +18,8 @@ struct Call {
     std::int64_t causal, left, right;
     const std::int64_t* key_lengths;  // on the host, or null
     const void* bias;                 // [1,H,T,S] in the tensors' type, or null
+    void* dbias;                      // the same in float32
+    const void* allow;                // [1,1,T,S] bytes, or null
     double dropout, softcap;
     const float* slopes;  // [H] on the host, or null
     const char* kernel;
@@ -56,8 +58,15 @@ struct Tensors {
         options.window = {.left = c.left, .right = c.right};
         if (c.key_lengths != nullptr) { options.key_lengths = heed::View(c.key_lengths, {c.batch}); }
         if (c.bias != nullptr) { options.bias = heed::View(type, c.bias, {1, c.heads, c.queries, c.keys}, gpu); }
+        if (c.dbias != nullptr) {
+            gradients.dbias = heed::MutableView(heed::DType::f32, c.dbias, {1, c.heads, c.queries, c.keys}, gpu);
+        }
+        if (c.allow != nullptr) {
+            options.allow = heed::View(heed::DType::boolean, c.allow, {1, 1, c.queries, c.keys}, gpu);
+        }
         if (c.slopes != nullptr) { options.alibi_slopes = heed::View(c.slopes, {c.heads}); }
         options.dropout.p = c.dropout;
+        options.dropout.seed = 42;
         options.softcap = c.softcap;
         options.kernel = c.kernel;
     }
@@ -83,14 +92,15 @@ __attribute__((visibility("default"))) const char* heed_gpu_wait(void* context) 
 __attribute__((visibility("default"))) const char* heed_gpu_attend(void* context, const Call* call) {
     return guarded([&] {
         const Tensors t(*call);
-        heed::attend(*static_cast<heed::Context*>(context), t.q, t.k, t.v, t.out, t.options,
-                     call->lse != nullptr ? t.lse : heed::MutableView());
+        heed::attend(*static_cast<heed::Context*>(context), t.q, t.k, t.v,
+                     {.out = t.out, .lse = call->lse != nullptr ? t.lse : heed::MutableView()}, t.options);
     });
 }
 __attribute__((visibility("default"))) const char* heed_gpu_backward(void* context, const Call* call) {
     return guarded([&] {
         const Tensors t(*call);
-        heed::attend_backward(*static_cast<heed::Context*>(context), t.q, t.k, t.v, t.out, t.lse, t.dout, t.gradients,
+        heed::attend_backward(*static_cast<heed::Context*>(context),
+                              {.q = t.q, .k = t.k, .v = t.v, .out = t.out, .lse = t.lse, .dout = t.dout}, t.gradients,
                               t.options);
     });
 }

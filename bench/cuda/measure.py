@@ -25,7 +25,7 @@ class Call(ctypes.Structure):
                 + [(n, PTR) for n in "q k v dout out lse dq dk dv".split()]
                 + [(n, I64 * 4) for n in "q_stride k_stride v_stride out_stride".split()]
                 + [(n, I64) for n in "causal left right".split()]
-                + [("key_lengths", PTR), ("bias", PTR), ("dropout", ctypes.c_double), ("softcap", ctypes.c_double),
+                + [("key_lengths", PTR), ("bias", PTR), ("dbias", PTR), ("allow", PTR), ("dropout", ctypes.c_double), ("softcap", ctypes.c_double),
                    ("slopes", PTR), ("kernel", ctypes.c_char_p)])
 
 
@@ -51,7 +51,7 @@ class Heed:
             raise RuntimeError(error.decode())
 
     def __init__(self, q, k, v, causal=False, window=(-1, -1), lengths=None, bias=None, dropout=0.0, softcap=0.0,
-                 slopes=None, kernel="", dout=None):
+                 slopes=None, kernel="", dout=None, allow=None, dbias=False):
         def like(x):
             return torch.full_like(x, float("nan"))
         self.q, self.k, self.v, self.dout = q, k, v, dout
@@ -71,10 +71,13 @@ class Heed:
         c.causal, (c.left, c.right) = causal, window
         self.kept = (ctypes.c_int64 * len(lengths))(*lengths) if lengths is not None else None
         self.slopes = (ctypes.c_float * len(slopes))(*slopes) if slopes is not None else None
-        self.bias = bias
+        self.bias, self.allow = bias, allow
+        self.dbias = torch.full_like(bias, float("nan"), dtype=torch.float32) if dbias else None
         c.key_lengths = ctypes.cast(self.kept, PTR) if lengths is not None else None
         c.slopes = ctypes.cast(self.slopes, PTR) if slopes is not None else None
         c.bias = bias.data_ptr() if bias is not None else None
+        c.dbias = self.dbias.data_ptr() if dbias else None
+        c.allow = allow.data_ptr() if allow is not None else None
         c.dropout, c.softcap, c.kernel = dropout, softcap, kernel.encode()
 
     def forward(self):
@@ -205,7 +208,7 @@ def check():
     variants = [dict(causal=False, window=(-1, -1)), dict(causal=True, window=(-1, -1)), dict(causal=True, window=(100, 0)),
                 dict(causal=False, window=(60, 30)), dict(causal=False, window=(-1, -1), lengths=True),
                 dict(causal=True, window=(-1, -1), lengths=True)]
-    for D in (128, 64):
+    for D in (128, 64, 256):
         for n, (T, S) in enumerate(sizes):
             for m, variant in enumerate(variants):
                 dtype = (torch.bfloat16, torch.float16)[(n + m) % 2]
@@ -219,6 +222,62 @@ def check():
         cases += 1
         wrong += not check_one("cuda-any", torch.bfloat16, 2, 4, 2, 200, 333, D, True, (-1, -1), None, "BTHD")
     print(f"check: {cases} cases against float64, {wrong} wrong", flush=True)
+    check_options()
+
+
+def close(got, expected, bound):
+    """Whether the difference is within `bound` of the largest number; NaN is not."""
+    got, expected = got.double(), expected.double()
+    same = torch.isinf(expected) & (got == expected)
+    size = torch.where(same, 0.0, expected.abs()).max().item()
+    error = torch.where(same, 0.0, (got - expected).abs()).max().item()
+    return error <= bound * max(size, 1e-3), error / max(size, 1e-30)
+
+
+def check_options():
+    """Every option on larger shapes: cuda-sm90/general beside cuda-any, which computes in float32; twice, for equal bits."""
+    torch.manual_seed(2)
+    cases, wrong, worst = 0, 0, {}
+    for D in (128, 64, 256):
+        for n, (T, S) in enumerate([(300, 520), (1000, 1000), (129, 2048)]):
+            H, G = ((4, 4), (4, 2), (6, 1))[n]
+            dtype = (torch.bfloat16, torch.float16)[n % 2]
+            q, g = [torch.randn(2, H, T, D, device="cuda", dtype=dtype) for _ in range(2)]
+            k, v = [torch.randn(2, G, S, D, device="cuda", dtype=dtype) for _ in range(2)]
+            bias = torch.randn(1, H, T, S, device="cuda", dtype=dtype)
+            allow = torch.rand(1, 1, T, S, device="cuda") < 0.7
+            allow[..., :128, 128:320] = False
+            slopes = [2.0 ** (-8 * (h + 1) / H) for h in range(H)]
+            for options in (dict(bias=bias, dbias=True), dict(slopes=slopes, softcap=20.0), dict(dropout=0.3),
+                            dict(allow=allow, causal=True), dict(bias=bias, dropout=0.1, causal=True, dbias=True),
+                            dict(softcap=500.0, window=(200, 30)),
+                            dict(bias=bias, allow=allow, slopes=slopes, softcap=30.0, dropout=0.2, window=(-1, 50))):
+                mine, any_ = [Heed(q, k, v, dout=g, kernel=kernel, **options) for kernel in ("cuda-sm90/general", "cuda-any")]
+                any_.forward()
+                any_.backward()
+                mine.forward()
+                mine.backward()
+                torch.cuda.synchronize()
+                names = "out lse dq dk dv".split() + (["dbias"] if options.get("dbias") else [])
+                first = {name: getattr(mine, name).clone() for name in names}
+                bad = []
+                for name in names:
+                    bound = 1e-5 if name == "lse" else 2.0 ** -6 if dtype == torch.bfloat16 else 2.0 ** -8
+                    good, error = close(getattr(mine, name), getattr(any_, name), bound)
+                    worst[name] = max(worst.get(name, 0), error / bound)
+                    if not good:
+                        bad.append(f"{name} {error:.1e}/{bound:.1e}")
+                mine.forward()
+                mine.backward()
+                torch.cuda.synchronize()
+                if not all(torch.equal(first[name], getattr(mine, name)) for name in names):
+                    bad.append("other bits in the second run")
+                cases += 1
+                if bad:
+                    wrong += 1
+                    print(f"WRONG options {dtype} H{H}/{G} T{T} S{S} D{D} {sorted(options)}: {', '.join(bad)}", flush=True)
+    print(f"check options: {cases} cases against cuda-any, {wrong} wrong; worst of what is allowed: "
+          + ", ".join(f"{name} {value:.2f}" for name, value in worst.items()), flush=True)
 
 
 def flops(B, H, T, S, D, causal, backward):
@@ -252,7 +311,7 @@ def time_all(sizes=None):
 
 def time_forward():
     """The forward pass alone, for comparing variants: TFLOP/s and the ratio to cuDNN."""
-    for D, T in ((128, 512), (128, 2048), (128, 8192), (64, 2048)):
+    for D, T in ((128, 512), (128, 2048), (128, 8192), (64, 2048), (256, 2048), (256, 8192)):
         B, H, parts = 16384 // T, 2048 // D, []
         for causal in (False, True):
             q, k, v = [torch.randn(B, H, T, D, device="cuda", dtype=torch.bfloat16) for _ in range(3)]
@@ -294,17 +353,40 @@ def time_calls():
             print(f"a small call, {name}: {(middle - begin) * 2e3:.1f} us of the host", flush=True)
 
 
-def time_options():
-    D, T, H = 128, 4096, 16
-    q, k, v, g = [torch.randn(1, H, T, D, device="cuda", dtype=torch.bfloat16) for _ in range(4)]
+def time_options(T=8192):
+    """The general variant beside cuDNN, where that has the option."""
+    D, H, B = 128, 16, 16384 // T
+    q, k, v, g = [torch.randn(B, H, T, D, device="cuda", dtype=torch.bfloat16) for _ in range(4)]
     bias = torch.randn(1, H, T, T, device="cuda", dtype=torch.bfloat16)
     slopes = [2.0 ** (-8 * (n + 1) / H) for n in range(H)]
-    for name, options in (("bias", dict(bias=bias)), ("ALiBi + soft-cap", dict(slopes=slopes, softcap=30.0)),
-                          ("dropout", dict(dropout=0.1))):
-        h = Heed(q, k, v, dout=g, **options)
-        fwd, bwd = median_times([h.forward, h.backward], 3, 1)
-        f = flops(1, H, T, T, D, False, False) / 1e9
-        print(f"options B1 H{H} T{T} D{D} {name}: forward {f / fwd:.1f}, backward {2.5 * f / bwd:.1f} TFLOP/s", flush=True)
+    blocks = torch.rand(T // 128, T // 128, device="cuda") < 0.25
+    allow = blocks.repeat_interleave(128, 0).repeat_interleave(128, 1)[None, None].contiguous()
+    seen = blocks.float().mean().item()
+    f = flops(B, H, T, T, D, False, False) / 1e9
+    for name, options, peer in (
+            ("nothing", dict(), dict()), ("bias", dict(bias=bias), dict(attn_mask=bias)),
+            ("bias, gradient of it", dict(bias=bias, dbias=True), dict(attn_mask=bias.clone().requires_grad_())),
+            ("dropout", dict(dropout=0.1), dict(dropout_p=0.1)),
+            ("bias + dropout", dict(bias=bias, dropout=0.1), dict(attn_mask=bias, dropout_p=0.1)),
+            ("ALiBi + soft-cap", dict(slopes=slopes, softcap=30.0), None), ("ALiBi", dict(slopes=slopes), None),
+            ("soft-cap", dict(softcap=30.0), None), (f"allow, {seen:.0%} of tiles", dict(allow=allow), None)):
+        h = Heed(q, k, v, dout=g, kernel="cuda-sm90/general", **options)
+        fwd, bwd = median_times([h.forward, h.backward], 5, 1)
+        part = seen if "allow" in options else 1.0
+        line = f"options B{B} H{H} T{T} D{D} {name}: forward {part * f / fwd:.0f}, backward {2.5 * part * f / bwd:.0f} TFLOP/s"
+        if peer is not None:
+            try:
+                peers = [x.clone().requires_grad_() for x in (q, k, v)]
+                with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
+                    out = F.scaled_dot_product_attention(*peers, **peer)
+                    wanted = peers + ([peer["attn_mask"]] if options.get("dbias") else [])
+                    with torch.no_grad():
+                        peer_fwd, = median_times([lambda: F.scaled_dot_product_attention(*peers, **peer)], 5, 1)
+                    peer_bwd, = median_times([lambda: torch.autograd.grad(out, wanted, g, retain_graph=True)], 5, 1)
+                line += f"; cuDNN {f / peer_fwd:.0f}, {2.5 * f / peer_bwd:.0f}; ratio {peer_fwd / fwd:.2f}, {peer_bwd / bwd:.2f}"
+            except RuntimeError as error:
+                line += f"; cuDNN: {str(error).splitlines()[0][:60]}"
+        print(line, flush=True)
     T, W = 32768, 1023
     q, k, v, g = [torch.randn(1, H, T, D, device="cuda", dtype=torch.bfloat16) for _ in range(4)]
     h = Heed(q, k, v, True, (W, 0), dout=g)

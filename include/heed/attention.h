@@ -55,11 +55,14 @@ struct Window {
 /// Dropout of attention weights. The bit of an element is a function of (seed, offset; b, h, i, j) alone:
 /// keep where Philox4x32-10 with key = seed and counter (j/4, i, b*H + h, offset), word j%4, is at least
 /// round(p * 2^32). Give the backward pass the same values.
-struct Dropout {
-    double p = 0;              ///< 0 <= p < 1
-    std::uint64_t seed = 0;    ///< of the run
-    std::uint32_t offset = 0;  ///< of the layer and step: advance it for every use
-    View keep{};               ///< u8 or bool, each axis of [B,H,T,S] or 1: this mask instead of the generator's
+///
+/// Calls with the same seed and offset drop the same elements. So there is no default seed: p above 0 without a seed
+/// (or a mask) is an Error, as layers that all forgot theirs would all drop alike.
+struct AttentionDropout {
+    double p = 0;                         ///< 0 <= p < 1
+    std::optional<std::uint64_t> seed{};  ///< of the run; any number, 0 among them
+    std::uint32_t offset = 0;             ///< of the layer and step: advance it for every use
+    View keep{};  ///< u8 or bool, each axis of [B,H,T,S] or 1: this mask instead of the generator's
 };
 
 /// Every field may be combined with every other. All views are optional.
@@ -98,20 +101,45 @@ struct AttentionOptions {
     /// Where only one is given the other is as without.
     View query_positions{};
     View key_positions{};
-    Dropout dropout{};
+    AttentionDropout dropout{};
     /// Name of the one kernel to use (see explain); empty: the best that fits, or what Context::set_kernel and the
     /// environment variable HEED_KERNEL say.
     std::string kernel{};
 };
 
+/// Where attend writes.
+struct AttentionOutputs {
+    MutableView out{};  ///< [B,H,T,E], in the type of q, k, v or f32
+    /// On request: [B,H,T] in f32 or f64, the natural logarithm of the denominator of step 5. In bf16, asking for it
+    /// may move out by less than out's own rounding.
+    MutableView lse{};
+};
+
 /// out [B,H,T,E] = attention of q [B,H,T,D] over k [B,G,S,D] and v [B,G,S,E].
 ///
-/// q, k, v share one of f32, bf16, f16, f64; out has that type or f32. lse, where given, is [B,H,T] in f32 or
-/// f64: the natural logarithm of the denominator of step 5; in bf16, asking for it may move out by less than out's own
-/// rounding. Any strides; an innermost stride of 1 is fastest.
+/// q, k, v share one of f32, bf16, f16, f64. Any strides; an innermost stride of 1 is fastest.
 /// Throws Error and writes nothing where an argument does not fit.
-HEED_API void attend(Context& context, const View& q, const View& k, const View& v, const MutableView& out,
-                     const AttentionOptions& options = {}, const MutableView& lse = {});
+///
+///     heed::attend(context, q, k, v, {.out = out, .lse = lse}, {.causal = true});
+HEED_API void attend(Context& context, const View& q, const View& k, const View& v, const AttentionOutputs& outputs,
+                     const AttentionOptions& options = {});
+
+/// The same where nothing but `out` is wanted.
+inline void attend(Context& context, const View& q, const View& k, const View& v, const MutableView& out,
+                   const AttentionOptions& options = {}) {
+    attend(context, q, k, v, AttentionOutputs{.out = out}, options);
+}
+
+/// What attend_backward reads: what attend was given, what it gave, and the gradients of that.
+struct AttentionBackwardInputs {
+    View q{};
+    View k{};
+    View v{};
+    View out{};
+    View lse{};
+    View dout{};  ///< [B,H,T,E], in the type of q or of out
+    View dlse{};  ///< [B,H,T], f32 or f64, optional
+};
 
 /// Where attend_backward writes. dq, dk and dv are needed, with the shapes of q, k, v and their type or f32;
 /// the rest on request.
@@ -124,11 +152,12 @@ struct AttentionGradients {
     MutableView dalibi_slopes{};  ///< shape of alibi_slopes, f32 or f64
 };
 
-/// Gradients of sum(dout * out) + sum(dlse * lse). `out` and `lse` are what attend gave for the same inputs and
-/// options; dout [B,H,T,E] has the type of q or of out; dlse [B,H,T], f32 or f64, is optional.
-HEED_API void attend_backward(Context& context, const View& q, const View& k, const View& v, const View& out,
-                              const View& lse, const View& dout, const AttentionGradients& gradients,
-                              const AttentionOptions& options = {}, const View& dlse = {});
+/// Gradients of sum(dout * out) + sum(dlse * lse), with the options that attend was given.
+///
+///     heed::attend_backward(context, {.q = q, .k = k, .v = v, .out = out, .lse = lse, .dout = dout},
+///                           {.dq = dq, .dk = dk, .dv = dv}, {.causal = true});
+HEED_API void attend_backward(Context& context, const AttentionBackwardInputs& inputs,
+                              const AttentionGradients& gradients, const AttentionOptions& options = {});
 
 /// Sizes of a call, for explain().
 struct AttentionShape {
@@ -142,8 +171,8 @@ struct AttentionShape {
     DType dtype = DType::f32;
 };
 
-/// Which kernel would run, and for each other one why not, by sizes alone; <heed/explain.h> has the question for calls of
-/// any operation. Throws what attend would throw.
+/// Which kernel would run, and for each other one why not, by sizes alone; <heed/explain.h> has the question for calls
+/// of any operation. Throws what attend would throw.
 HEED_API Explanation explain(const AttentionShape& shape, const AttentionOptions& options = {});
 
 /// Names that AttentionOptions::kernel takes, best first, whether or not this machine can run them.

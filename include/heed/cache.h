@@ -35,6 +35,9 @@
 #include <heed/tensor.h>
 
 namespace heed {
+namespace detail {
+struct Access;
+}  // namespace detail
 
 // ---- Pools ---------------------------------------------------------------------------------------------------------
 
@@ -61,7 +64,8 @@ struct CacheConfig {
     CacheStorage storage = CacheStorage::f32;
     /// Tokens of a page, any number from 1. 16 wastes little and is as fast as larger ones.
     std::int64_t page_size = 16;
-    /// Of the whole pool, with fewer than 2^31 tokens in all. linear and infini: states, one a cache, whatever its length.
+    /// Of the whole pool, with fewer than 2^31 tokens in all. linear and infini: states, one a cache, whatever its
+    /// length.
     std::int64_t pages = 0;
     /// Most pages of one cache; 0: all.
     std::int64_t pages_per_cache = 0;
@@ -74,8 +78,8 @@ struct CacheConfig {
     std::int64_t rope_length = 0;
     CachePositions positions = CachePositions::original;
     /// With slots and rope: tokens that come among the first so many of a cache keep their unrotated keys beside the
-    /// page, in f32, so that moving them up any number of times costs no precision. What is in front of a gap beyond these is rotated
-    /// on from what is stored.
+    /// page, in f32, so that moving them up any number of times costs no precision. What is in front of a gap beyond
+    /// these is rotated on from what is stored.
     std::int64_t sinks = 0;
 
     // linear
@@ -190,10 +194,10 @@ public:
     Tensor values(std::int64_t layer, std::int64_t begin, std::int64_t end) const;
 
     struct State;
-    State* state() const { return state_.get(); }
 
 private:
     friend class CachePool;
+    friend struct detail::Access;
     explicit Cache(std::unique_ptr<State> state) noexcept;
     std::unique_ptr<State> state_;
 };
@@ -230,7 +234,13 @@ struct CacheBatch {
 ///
 /// The layers of a step may be called in any order; the first takes the pages, so only that one can be a CacheFull.
 HEED_API void cached_attend(Context& context, const CacheBatch& batch, const View& q, const View& k, const View& v,
-                            const MutableView& out, const AttentionOptions& options = {}, const MutableView& lse = {});
+                            const AttentionOutputs& outputs, const AttentionOptions& options = {});
+
+/// The same where nothing but `out` is wanted.
+inline void cached_attend(Context& context, const CacheBatch& batch, const View& q, const View& k, const View& v,
+                          const MutableView& out, const AttentionOptions& options = {}) {
+    cached_attend(context, batch, q, k, v, AttentionOutputs{.out = out}, options);
+}
 
 /// Appends only. positions [1,T], i32 or i64, as query_positions above.
 HEED_API void cache_append(Context& context, const CacheBatch& batch, const View& k, const View& v,
@@ -239,8 +249,14 @@ HEED_API void cache_append(Context& context, const CacheBatch& batch, const View
 /// MLA over latent caches, in the absorbed form: out [1,H,T,v] of q [1,H,T,n+p] and the new rows [1,1,T,r+p], latents
 /// (after their norm) and rotary keys side by side; absent: nothing is appended. See <heed/mla.h>.
 HEED_API void cached_mla_attend(Context& context, const CacheBatch& batch, const View& q, const View& rows,
-                                const MlaWeights& weights, const MutableView& out, const AttentionOptions& options = {},
-                                const MutableView& lse = {});
+                                const MlaWeights& weights, const AttentionOutputs& outputs,
+                                const AttentionOptions& options = {});
+
+/// The same where nothing but `out` is wanted.
+inline void cached_mla_attend(Context& context, const CacheBatch& batch, const View& q, const View& rows,
+                              const MlaWeights& weights, const MutableView& out, const AttentionOptions& options = {}) {
+    cached_mla_attend(context, batch, q, rows, weights, AttentionOutputs{.out = out}, options);
+}
 
 /// Linear attention over linear caches: q [1,H,T,D], k [1,G,T,D], v [1,G,T,E], out [1,H,T,E]; the states move on by the
 /// T tokens. Causal; key_lengths left alone.

@@ -10,7 +10,6 @@ namespace heed {
 
 class Context;
 namespace detail {
-class Pool;
 struct Place;
 struct OwnedPlace;
 Place& place_of(const Context& context);
@@ -74,8 +73,6 @@ public:
     /// kernel in a call's own options wins over this; a new context begins with what the environment variable
     /// HEED_KERNEL said when it was made. Not while a call runs on another thread.
     void set_kernel(std::string name);
-
-    detail::Pool& pool() const;
 
 private:
     friend detail::Place& detail::place_of(const Context& context);

@@ -45,5 +45,6 @@
 #include <heed/tape_operations.h>
 #include <heed/tensor.h>
 #include <heed/tokenizer.h>
+#include <heed/train.h>
 #include <heed/view.h>
 #include <heed/walkthrough.h>

@@ -4,13 +4,18 @@
 ///     heed::linear_attend(context, q, k, v, out, {.causal = true});
 ///
 /// Letters as in <heed/attention.h>; F is the size of a mapped row phi(x) (F = D unless a feature function says
-/// otherwise), N the number of states: G, or as many as decays are given. State n is fed by key/value head n / (N/G)
-/// and read by query heads n * (H/N) up to (n+1) * (H/N).
+/// otherwise), N the number of states: G, or as many as decays (or betas) are given. State n is fed by key/value head
+/// n / (N/G) and read by query heads n * (H/N) up to (n+1) * (H/N).
 ///
 /// What is computed, causal, for t = 0 .. T-1 with the state S [F,E] and its normaliser z [F]:
 ///
 ///     S = decay S + phi(k_t) v_t^T        z = decay z + phi(k_t)
 ///     out_t = scale phi(q_t)^T S / (scale phi(q_t)^T z + epsilon)        without normaliser: scale phi(q_t)^T S
+///
+/// With a decay per token (`log_decay`) decay is exp(log_decay_t), one number or one for each row of S and z. With the
+/// delta rule the state first forgets what it would have answered to the key (no normaliser then):
+///
+///     R = decay S        S = R + phi(k_t) (beta_t (v_t - R^T phi(k_t)))^T
 ///
 /// Not causal: S and z are the sums over all S keys (and the initial state), the same for every query; no decay.
 /// A denominator of exactly 0 gives output 0 and passes no gradient: that is an empty past where epsilon is 0.
@@ -50,11 +55,19 @@ struct FeatureFunction {
     std::function<void(std::span<const double> x, std::span<const double> dy, std::span<double> dx)> backward{};
 };
 
+/// What a token writes into the state.
+enum class UpdateRule : std::uint8_t {
+    sum,    ///< S + phi(k) v^T: linear attention, retention, gated linear attention, Mamba-2
+    delta,  ///< what the state answers to phi(k) moves towards v by the share beta: DeltaNet, with decay gated DeltaNet
+};
+
 enum class LinearForm : std::uint8_t {
     automatic,  ///< recurrent for a few tokens, otherwise chunked
     recurrent,  ///< a token at a time; the backward pass is chunked all the same
     chunked,    ///< products of tiles, LinearAttentionOptions::chunk tokens at a time
-    quadratic,  ///< the T x T matrix in plain loops with double sums: the reference
+    /// The T x T matrix in plain loops with double sums: the reference. With a decay per token or the delta rule
+    /// (where the matrix is (I + A)^-1, see docs) its backward pass is the recurrence's.
+    quadratic,
 };
 
 struct LinearAttentionOptions {
@@ -75,6 +88,18 @@ struct LinearAttentionOptions {
     LinearForm form = LinearForm::automatic;
     /// Tokens of a chunk, any number from 1; 0: the fastest.
     std::int64_t chunk = 0;
+
+    UpdateRule rule = UpdateRule::sum;
+    /// [B,N,T] or, a decay for each row of the state, [B,N,T,F], with N = G or H; any float type: the logarithm of the
+    /// state's factor before token t is added. 0 keeps, minus infinity forgets all; above 0 the state grows. In place
+    /// of `decay`. Causal only.
+    View log_decay{};
+    /// Delta rule only: [B,N,T] or, a share for each column of the state, [B,N,T,E], any float type; 0 to 1 in most
+    /// models, but any number is taken. Absent: 1.
+    View beta{};
+    /// [n+1], i32 or i64: n sequences lie end to end along T and B must be 1; states are then [n,N,F,E]. Tokens
+    /// behind the last sequence come out as 0. Causal only.
+    View cu_seqlens{};
 };
 
 /// A state to start from: what an earlier call left. s [B,N,F,E] and z [B,N,F], f32 or f64; z with a normaliser only.
@@ -90,7 +115,7 @@ struct MutableLinearState {
     operator LinearState() const { return {s, z}; }
 };
 
-/// Number of states N of a call with H query heads and G key/value heads.
+/// Number of states N of a call with G key/value heads: as many as decays, log decays or betas have.
 HEED_API std::int64_t linear_states(const LinearAttentionOptions& options, std::int64_t kv_heads);
 
 /// out [B,H,T,E] = linear attention of q [B,H,T,D] over k [B,G,S,D] and v [B,G,S,E]; S = T where causal.
@@ -103,7 +128,8 @@ HEED_API void linear_attend(Context& context, const View& q, const View& k, cons
                             const MutableLinearState& final = {});
 
 /// One token of decoding: q [B,H,D], k [B,G,D], v [B,G,E], out [B,H,E]. `state` is read and moved on in place; its
-/// cost does not depend on how many tokens came before. Causal, whatever the options say of it.
+/// cost does not depend on how many tokens came before. Causal, whatever the options say of it; log_decay is [B,N] or
+/// [B,N,F] here and beta [B,N] or [B,N,E].
 HEED_API void linear_attend_step(Context& context, const View& q, const View& k, const View& v, const MutableView& out,
                                  const MutableLinearState& state, const LinearAttentionOptions& options = {});
 
@@ -117,6 +143,8 @@ struct LinearAttentionGradients {
     /// Shape of decay, f32 or f64, summed over the batch: for decays that are learned. Keeps the state before every
     /// chunk while it runs, T / C * F * E numbers a state.
     MutableView ddecay{};
+    MutableView dlog_decay{};  ///< shape of log_decay, its type, f32 or f64
+    MutableView dbeta{};       ///< shape of beta, its type, f32 or f64
 };
 
 /// Gradients of sum(dout * out) + sum(dfinal * final). dout [B,H,T,E] has the type of q or f32; `initial` and the

@@ -2,8 +2,8 @@
 /// Joins partial results of attention over disjoint sets of keys: keys split between calls, threads or machines, a
 /// prefix that many sequences share, the steps of ring attention.
 ///
-///     heed::attend(context, q, k_old, v_old, out_old, {}, lse_old);
-///     heed::attend(context, q, k_new, v_new, out_new, {}, lse_new);
+///     heed::attend(context, q, k_old, v_old, {.out = out_old, .lse = lse_old});
+///     heed::attend(context, q, k_new, v_new, {.out = out_new, .lse = lse_new});
 ///     heed::merge(context, std::vector<heed::PartialResult>{{out_old, lse_old}, {out_new, lse_new}}, out, lse);
 ///
 /// For N parts, each an output o_n with the lse_n that attend gave beside it:

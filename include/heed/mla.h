@@ -39,8 +39,26 @@ HEED_API double mla_scale(std::int64_t head_size, double mscale = 1);
 /// options, lse and the types of out and lse are attend's. Takes memory for the keys and values of all heads while it
 /// runs: B * H * S * (n + p + v) numbers.
 HEED_API void mla_attend(Context& context, const View& q, const View& latent, const View& rotary_key,
-                         const MlaWeights& weights, const MutableView& out, const AttentionOptions& options = {},
-                         const MutableView& lse = {});
+                         const MlaWeights& weights, const AttentionOutputs& outputs,
+                         const AttentionOptions& options = {});
+
+/// The same where nothing but `out` is wanted.
+inline void mla_attend(Context& context, const View& q, const View& latent, const View& rotary_key,
+                       const MlaWeights& weights, const MutableView& out, const AttentionOptions& options = {}) {
+    mla_attend(context, q, latent, rotary_key, weights, AttentionOutputs{.out = out}, options);
+}
+
+/// What mla_attend_backward reads: what mla_attend was given, what it gave, and the gradients of that.
+struct MlaBackwardInputs {
+    View q{};
+    View latent{};
+    View rotary_key{};
+    MlaWeights weights{};
+    View out{};
+    View lse{};
+    View dout{};
+    View dlse{};  ///< optional
+};
 
 /// Where mla_attend_backward writes: dq is needed, the rest on request. Shapes of what they are gradients of, its type
 /// or f32.
@@ -55,18 +73,21 @@ struct MlaGradients {
     MutableView dalibi_slopes;
 };
 
-/// Gradients of sum(dout * out) + sum(dlse * lse). `out` and `lse` are what mla_attend gave. Keys and values are made
-/// again rather than kept; with their gradients they take B * H * S * (n + p + v) numbers twice.
-HEED_API void mla_attend_backward(Context& context, const View& q, const View& latent, const View& rotary_key,
-                                  const MlaWeights& weights, const View& out, const View& lse, const View& dout,
-                                  const MlaGradients& gradients, const AttentionOptions& options = {},
-                                  const View& dlse = {});
+/// Gradients of sum(dout * out) + sum(dlse * lse). Keys and values are made again rather than kept; with their
+/// gradients they take B * H * S * (n + p + v) numbers twice.
+HEED_API void mla_attend_backward(Context& context, const MlaBackwardInputs& inputs, const MlaGradients& gradients,
+                                  const AttentionOptions& options = {});
 
 /// out [B,H,T,v] from q [B,H,T,n+p] and cache [B,S,r+p], latents and rotary keys side by side, in the absorbed form.
 /// r comes from the weights. The cache is read where it lies: `cache.slice(2, 0, r)` and `cache.slice(2, r, r + p)` are
 /// what mla_attend takes.
 HEED_API void mla_attend_absorbed(Context& context, const View& q, const View& cache, const MlaWeights& weights,
-                                  const MutableView& out, const AttentionOptions& options = {},
-                                  const MutableView& lse = {});
+                                  const AttentionOutputs& outputs, const AttentionOptions& options = {});
+
+/// The same where nothing but `out` is wanted.
+inline void mla_attend_absorbed(Context& context, const View& q, const View& cache, const MlaWeights& weights,
+                                const MutableView& out, const AttentionOptions& options = {}) {
+    mla_attend_absorbed(context, q, cache, weights, AttentionOutputs{.out = out}, options);
+}
 
 }  // namespace heed

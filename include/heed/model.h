@@ -24,6 +24,9 @@
 #include <heed/tape.h>
 
 namespace heed {
+namespace detail {
+struct Access;
+}  // namespace detail
 
 /// In which form linear layers read their weights while a model runs. Embeddings, norms and biases stay as they are.
 enum class WeightStorage : std::uint8_t {
@@ -153,9 +156,8 @@ public:
     Value loss(Tape& tape, const ForwardInputs& inputs, const View& labels, const LossOptions& options = {},
                CrossEntropy* result = nullptr) const;
 
-    const ModelState& state() const { return *state_; }
-
 private:
+    friend struct detail::Access;
     explicit Model(std::shared_ptr<ModelState> state) : state_(std::move(state)) {}
     std::shared_ptr<ModelState> state_;
 };

@@ -10,6 +10,9 @@
 #include <heed/dtype.h>
 
 namespace heed {
+namespace detail {
+struct Access;
+}  // namespace detail
 
 /// What a pattern says of a whole tile, so that kernels skip or need not look.
 enum class Cover : std::uint8_t { none, some, all };
@@ -59,11 +62,11 @@ public:
     HEED_API friend Pattern operator&(Pattern a, Pattern b);
     HEED_API friend Pattern operator|(Pattern a, Pattern b);
 
-    struct Node;  ///< private to the library, as are the next two
-    explicit Pattern(std::shared_ptr<const Node> node) : node_(std::move(node)) {}
-    const std::shared_ptr<const Node>& node() const { return node_; }
+    struct Node;  ///< private to the library
 
 private:
+    friend struct detail::Access;
+    explicit Pattern(std::shared_ptr<const Node> node) : node_(std::move(node)) {}
     std::shared_ptr<const Node> node_;
 };
 

@@ -22,7 +22,7 @@ constexpr std::array<std::uint32_t, 4> philox4x32(std::array<std::uint32_t, 4> c
     return counter;
 }
 
-/// The random word of attention-dropout element (row, column) of plane b*H + h; see `Dropout`.
+/// The random word of attention-dropout element (row, column) of plane b*H + h; see `AttentionDropout`.
 constexpr std::uint32_t dropout_word(std::uint64_t seed, std::uint32_t offset, std::uint32_t plane, std::uint32_t row,
                                      std::uint32_t column) {
     return philox4x32({column / 4, row, plane, offset}, seed)[column % 4];

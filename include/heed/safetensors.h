@@ -26,17 +26,20 @@ using SafetensorsMetadata = std::map<std::string, std::string, std::less<>>;
 /// Files are taken to be hostile. Opening checks every rule of the format, and only memory in proportion to the
 /// file is ever asked for; a file that breaks a rule is a FileError that names the file, the tensor and the numbers.
 /// Beyond the format: at most 8 axes, a million tensors, names of 1 to 4096 bytes, and only element types that DType
-/// knows. Names are arbitrary UTF-8, control characters included: escape them before a terminal sees them.
+/// knows, or that the format has beside them: floats of 8 bits (F8_E4M3, F8_E5M2, ...) become f32 when they are read,
+/// those of 4 and 6 bits and complex numbers are refused then. Names are arbitrary UTF-8, control characters included:
+/// escape them before a terminal sees them.
 ///
 /// Every const member may be called from several threads at once.
 class HEED_API SafetensorsFile {
 public:
     /// What the header says of one tensor. Offsets are in bytes from the start of the data.
     struct Entry {
-        DType dtype = DType::f32;
+        DType dtype = DType::f32;  ///< of what tensor() returns
         Shape shape;
         std::uint64_t begin = 0;
         std::uint64_t end = 0;
+        std::string_view file_type = "F32";  ///< in the file's words; of constant storage
     };
 
     /// Reads the header and maps the data; weights are not read before they are used.
@@ -62,7 +65,8 @@ public:
 
     /// The file's own bytes, row-major, without a copy; valid as long as this object.
     /// The format does not promise alignment: FileError where the data does not lie on a multiple of its element size
-    /// (then take tensor(); write_safetensors always aligns). Booleans are checked as in tensor().
+    /// (then take tensor(); write_safetensors always aligns), or where tensor() would convert it. Booleans are checked
+    /// as in tensor().
     /// For files that nobody changes meanwhile: touching a mapped page that was cut off ends a process with SIGBUS.
     View view(std::string_view name) const;
     /// Whether view() would find the data aligned.

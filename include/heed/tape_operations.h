@@ -80,9 +80,14 @@ HEED_API Value mla_attend(Tape& tape, const Value& q, const Value& latent, const
                           const Value& up_value, const AttentionOptions& options = {},
                           const AttentionLearned& learned = {});
 
+/// Gates of linear attention that gradients pass to, in place of those of the options.
+struct LinearGates {
+    Value log_decay{};  ///< [B,N,T] or [B,N,T,F]
+    Value beta{};       ///< [B,N,T] or [B,N,T,E]; delta rule only
+};
 /// [B,T,H,E]
 HEED_API Value linear_attend(Tape& tape, const Value& q, const Value& k, const Value& v,
-                             const LinearAttentionOptions& options = {});
+                             const LinearAttentionOptions& options = {}, const LinearGates& gates = {});
 
 /// Queries and keys that the memory of Infini-attention sees instead of q and k; both or neither.
 struct InfiniMemoryInputs {

@@ -271,7 +271,7 @@ Value attend(Tape& tape, const Value& q, const Value& k, const Value& v, const A
         return out;
     }
     Value lse = tape.empty(statistics_type(q.dtype()), {b, h, t});
-    attend(tape.context(), q, k, v, heads, all, lse.view());
+    attend(tape.context(), q, k, v, {.out = heads, .lse = lse.view()}, all);
     struct Saved {
         Value q, k, v, out, lse, bias, sinks;
         Sink dq, dk, dv, dbias, dsinks;
@@ -289,8 +289,14 @@ Value attend(Tape& tape, const Value& q, const Value& k, const Value& v, const A
                                            .dv = place_or_spare(mv, spare_v, s.v),
                                            .dbias = mb.view(),
                                            .dsinks = ms.view()};
-        attend_backward(back.context(), s.q, s.k, s.v, s.out.view().permute({0, 2, 1, 3}), s.lse.view(),
-                        g[0].permute({0, 2, 1, 3}), gradients, s.options);
+        attend_backward(back.context(),
+                        {.q = s.q,
+                         .k = s.k,
+                         .v = s.v,
+                         .out = s.out.view().permute({0, 2, 1, 3}),
+                         .lse = s.lse.view(),
+                         .dout = g[0].permute({0, 2, 1, 3})},
+                        gradients, s.options);
     });
     return out;
 }
@@ -310,7 +316,7 @@ Value mla_attend(Tape& tape, const Value& q, const Value& latent, const Value& r
         return out;
     }
     Value lse = tape.empty(statistics_type(q.dtype()), {b, h, t});
-    mla_attend(tape.context(), q, latent, rotary_key, weights, heads, all, lse.view());
+    mla_attend(tape.context(), q, latent, rotary_key, weights, {.out = heads, .lse = lse.view()}, all);
     struct Saved {
         Value q, latent, rotary_key, up_key, up_value, out, lse;
         Sink dq, dlatent, drotary_key, dup_key, dup_value, dbias, dsinks;
@@ -333,25 +339,46 @@ Value mla_attend(Tape& tape, const Value& q, const Value& latent, const Value& r
                                      .dbias = mb.view(),
                                      .dsinks = ms.view(),
                                      .dalibi_slopes = {}};
-        mla_attend_backward(back.context(), s.q, s.latent, s.rotary_key, {.up_key = s.up_key, .up_value = s.up_value},
-                            s.out.view().permute({0, 2, 1, 3}), s.lse.view(), g[0].permute({0, 2, 1, 3}), gradients,
-                            s.options);
+        mla_attend_backward(back.context(),
+                            {.q = s.q,
+                             .latent = s.latent,
+                             .rotary_key = s.rotary_key,
+                             .weights = {.up_key = s.up_key, .up_value = s.up_value},
+                             .out = s.out.view().permute({0, 2, 1, 3}),
+                             .lse = s.lse.view(),
+                             .dout = g[0].permute({0, 2, 1, 3})},
+                            gradients, s.options);
     });
     return out;
 }
 
-Value linear_attend(Tape& tape, const Value& q, const Value& k, const Value& v, const LinearAttentionOptions& options) {
-    const bool needs = tape.wants({&q, &k, &v});
+Value linear_attend(Tape& tape, const Value& q, const Value& k, const Value& v, const LinearAttentionOptions& given,
+                    const LinearGates& gates) {
+    const bool needs = tape.wants({&q, &k, &v, &gates.log_decay, &gates.beta});
     Value out = tape.empty(q.dtype(), {q.extent(0), q.extent(2), q.extent(1), v.extent(3)}, needs);
+    LinearAttentionOptions options = given;
+    if (gates.log_decay) { options.log_decay = gates.log_decay; }
+    if (gates.beta) { options.beta = gates.beta; }
     linear_attend(tape.context(), q, k, v, out.view().permute({0, 2, 1, 3}), options);
     if (!needs) { return out; }
-    tape.record(out, [q, k, v, dq = Sink(q), dk = Sink(k), dv = Sink(v), options](Tape& back, std::span<const View> g) {
-        SinkMemory mq(back, dq), mk(back, dk), mv(back, dv);
+    struct Saved {
+        Value q, k, v;
+        LinearGates gates;
+        Sink dq, dk, dv, dlog_decay, dbeta;
+        LinearAttentionOptions options;
+    };
+    auto saved = std::make_shared<Saved>(
+        Saved{q, k, v, gates, Sink(q), Sink(k), Sink(v), Sink(gates.log_decay), Sink(gates.beta), options});
+    tape.record(out, [saved](Tape& back, std::span<const View> g) {
+        const Saved& s = *saved;
+        SinkMemory mq(back, s.dq), mk(back, s.dk), mv(back, s.dv), ml(back, s.dlog_decay), mb(back, s.dbeta);
         Tensor spare_q, spare_k, spare_v;
-        const LinearAttentionGradients gradients{.dq = place_or_spare(mq, spare_q, q),
-                                                 .dk = place_or_spare(mk, spare_k, k),
-                                                 .dv = place_or_spare(mv, spare_v, v)};
-        linear_attend_backward(back.context(), q, k, v, g[0].permute({0, 2, 1, 3}), gradients, options);
+        const LinearAttentionGradients gradients{.dq = place_or_spare(mq, spare_q, s.q),
+                                                 .dk = place_or_spare(mk, spare_k, s.k),
+                                                 .dv = place_or_spare(mv, spare_v, s.v),
+                                                 .dlog_decay = ml.view(),
+                                                 .dbeta = mb.view()};
+        linear_attend_backward(back.context(), s.q, s.k, s.v, g[0].permute({0, 2, 1, 3}), gradients, s.options);
     });
     return out;
 }

@@ -55,7 +55,7 @@ Context::~Context() = default;
 Device Context::device() const { return place_->device; }
 
 void* Context::stream() const {
-    const auto lock = pool().lock();
+    const auto lock = place_->pool->lock();
     return place_->queue == nullptr ? nullptr : place_->queue->stream();
 }
 
@@ -63,35 +63,33 @@ void Context::set_stream(void* stream) {
     if (place_->queue == nullptr) {
         throw Error("[Context::set_stream] stream: expected a context on a GPU, got one on the CPU");
     }
-    const auto lock = pool().lock();
+    const auto lock = place_->pool->lock();
     place_->queue->set_stream(stream);
 }
 
 void Context::synchronise() const {
-    const auto lock = pool().lock();
+    const auto lock = place_->pool->lock();
     if (place_->queue != nullptr) { place_->queue->synchronise(); }
 }
 
 void Context::set_kernel(std::string name) {
-    const auto lock = pool().lock();
+    const auto lock = place_->pool->lock();
     place_->force(std::move(name), "Context::set_kernel");
 }
 
-int Context::threads() const { return pool().threads_of_next(); }
+int Context::threads() const { return place_->pool->threads_of_next(); }
 
-std::string Context::runs_on() const { return place_->queue == nullptr ? pool().runs_on() : "a GPU's queue"; }
+std::string Context::runs_on() const { return place_->queue == nullptr ? place_->pool->runs_on() : "a GPU's queue"; }
 
 std::size_t Context::workspace_bytes() const {
-    const auto lock = pool().lock();
-    return pool().scratch_bytes() + (place_->queue == nullptr ? 0 : place_->queue->scratch_bytes());
+    const auto lock = place_->pool->lock();
+    return place_->pool->scratch_bytes() + (place_->queue == nullptr ? 0 : place_->queue->scratch_bytes());
 }
 
 void Context::release_workspace() {
-    const auto lock = pool().lock();
-    pool().release();
+    const auto lock = place_->pool->lock();
+    place_->pool->release();
     if (place_->queue != nullptr) { place_->queue->release(); }
 }
-
-detail::Pool& Context::pool() const { return *place_->pool; }
 
 }  // namespace heed

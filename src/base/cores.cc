@@ -92,4 +92,10 @@ int usable_cores() {
     return std::max(1, smaller_limit(widest, cpu_quota()));
 }
 
+int default_threads() {
+    const char* asked = std::getenv("OMP_NUM_THREADS");
+    const long number = asked == nullptr ? 0 : std::strtol(asked, nullptr, 10);
+    return number > 0 ? static_cast<int>(std::min<long>(number, usable_cores())) : usable_cores();
+}
+
 }  // namespace heed::detail

@@ -12,4 +12,8 @@ int cpu_quota(const std::string& groups = "/proc/self/cgroup", const std::string
 /// the calling thread to one of them (OMP_PROC_BIND).
 int usable_cores();
 
+/// Threads of a team that nobody gave a number: the usable cores, or fewer where OMP_NUM_THREADS says so, in its first
+/// number.
+int default_threads();
+
 }  // namespace heed::detail

@@ -45,6 +45,9 @@ struct Place {
     std::vector<Explanation>* explained = nullptr;
 };
 
+/// The threads of a context and their scratch memory.
+inline Pool& pool_of(const Context& context) { return *place_of(context).pool; }
+
 /// What HEED_KERNEL says; empty: nothing. Read when a context is made, and here alone.
 std::string kernel_of_environment();
 constexpr const char* kernel_variable = "HEED_KERNEL";

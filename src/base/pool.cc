@@ -91,7 +91,7 @@ Effort effort_for(double operations) {
 
 Pool::Pool(int threads) : crew_(std::make_unique<Crew>(threads)), own_threads_(threads) { settle(); }
 
-Pool::Pool() : own_threads_(usable_cores()), quota_(cpu_quota()), automatic_(!keeps_to_its_own()) { settle(); }
+Pool::Pool() : own_threads_(default_threads()), quota_(cpu_quota()), automatic_(!keeps_to_its_own()) { settle(); }
 
 Pool::Pool(Executor& executor) : given_(&executor) { settle(); }
 

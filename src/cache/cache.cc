@@ -1,5 +1,6 @@
 #include <heed/cache.h>
 
+#include "base/access.h"
 #include "cache/cache_state.h"
 
 #include <algorithm>
@@ -123,8 +124,9 @@ void turn_row(const RopeTable& table, std::int64_t by, double factor, float* x) 
 
 Cache::State& checked_cache(const char* function, const std::string& argument, const Cache* cache) {
     if (cache == nullptr) { refuse(function, argument, "a cache", "a null pointer"); }
-    if (cache->state() == nullptr) { refuse(function, argument, "a cache", "one that was freed, moved or never made"); }
-    return *cache->state();
+    Cache::State* const state = detail::Access::state(*cache);
+    if (state == nullptr) { refuse(function, argument, "a cache", "one that was freed, moved or never made"); }
+    return *state;
 }
 
 Cache CachePool::create() const { return Cache(std::make_unique<Cache::State>(state_)); }

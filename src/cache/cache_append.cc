@@ -1,4 +1,5 @@
 #include "base/dispatch.h"
+#include "base/place.h"
 #include "base/pool.h"
 #include "cache/cached_step.h"
 
@@ -83,10 +84,10 @@ void write_rows(Context& context, CachedStep& step, const View& k, const View& v
     find_places(step);
     const std::int64_t tokens = step.all_queries();
     const std::int64_t blocks = (tokens + rows_per_task - 1) / rows_per_task;
-    const auto lock = context.pool().lock();
+    const auto lock = detail::pool_of(context).lock();
     const auto columns = static_cast<std::size_t>(std::max(c.head_size, c.value_size));
     std::vector<float>& numbers = step.buffers.numbers;  // a row a worker
-    numbers.resize(std::max(numbers.size(), columns * static_cast<std::size_t>(context.pool().threads())));
+    numbers.resize(std::max(numbers.size(), columns * static_cast<std::size_t>(detail::pool_of(context).threads())));
     auto write = [&](std::int64_t task, int worker) {
         const std::int64_t g = task % c.kv_heads;
         const std::int64_t begin = task / c.kv_heads * rows_per_task;
@@ -102,7 +103,7 @@ void write_rows(Context& context, CachedStep& step, const View& k, const View& v
                          pool.v_scales(step.layer, g, page, at));
         }
     };
-    detail::parallel(context.pool(), blocks * c.kv_heads, tokens * c.kv_heads > rows_per_task, write);
+    detail::parallel(detail::pool_of(context), blocks * c.kv_heads, tokens * c.kv_heads > rows_per_task, write);
 }
 
 /// Unrotated keys of the first tokens, from which they are rotated anew when a gap behind them moves them up.

@@ -1,4 +1,5 @@
 #include "base/dispatch.h"
+#include "base/place.h"
 #include "base/pool.h"
 #include "cache/cached_step.h"
 #include "ops/attention_checks.h"
@@ -127,25 +128,26 @@ Tensor gather_tokens(Context& context, const CachedStep& step, Range range, cons
                      const KvRows& rows, const KvRowLayout& layout, std::int64_t columns, DType dtype) {
     const std::int64_t groups = step.config().kv_heads, keys = cu_k.back();
     Tensor all = Tensor::uninitialised(dtype, {1, groups, keys, columns});
-    const auto lock = context.pool().lock();
+    const auto lock = detail::pool_of(context).lock();
     for (std::size_t n = range.begin; n < range.end; ++n) {
         const Cache::State& cache = *step.caches[n];
         const std::int64_t first = cu_k[n - range.begin];
         const auto runs = static_cast<std::int64_t>(cache.runs.size());
-        detail::parallel(context.pool(), groups * runs, groups * step.lengths[n] > 256, [&](std::int64_t task, int) {
-            const std::int64_t g = task % groups;
-            const auto run = static_cast<std::size_t>(task / groups);
-            std::vector<float> row(static_cast<std::size_t>(columns));
-            for (std::int64_t at = cache.runs[run].begin; at < cache.runs[run].end; ++at) {
-                const std::int64_t j = cache.runs[run].first + at - cache.runs[run].begin;
-                if (j >= step.lengths[n]) { break; }
-                const std::int64_t target = (g * keys + first + j) * columns;
-                float* numbers = dtype == DType::f32 ? all.as<float>() + target : row.data();
-                read_kv_row(layout, row_of(rows, g, cache.table[run], at), scales_of(rows, g, cache.table[run], at),
-                            columns, numbers);
-                if (dtype == DType::f64) { std::ranges::copy(row, all.as<double>() + target); }
-            }
-        });
+        detail::parallel(detail::pool_of(context), groups * runs, groups * step.lengths[n] > 256,
+                         [&](std::int64_t task, int) {
+                             const std::int64_t g = task % groups;
+                             const auto run = static_cast<std::size_t>(task / groups);
+                             std::vector<float> row(static_cast<std::size_t>(columns));
+                             for (std::int64_t at = cache.runs[run].begin; at < cache.runs[run].end; ++at) {
+                                 const std::int64_t j = cache.runs[run].first + at - cache.runs[run].begin;
+                                 if (j >= step.lengths[n]) { break; }
+                                 const std::int64_t target = (g * keys + first + j) * columns;
+                                 float* numbers = dtype == DType::f32 ? all.as<float>() + target : row.data();
+                                 read_kv_row(layout, row_of(rows, g, cache.table[run], at),
+                                             scales_of(rows, g, cache.table[run], at), columns, numbers);
+                                 if (dtype == DType::f64) { std::ranges::copy(row, all.as<double>() + target); }
+                             }
+                         });
     }
     return all;
 }
@@ -191,7 +193,7 @@ void attend_dense(Context& context, const CachedStep& step, const AttentionProbl
     options.query_positions = View(DType::i64, step.positions.data() + first, Shape{1, last - first});
     options.key_positions = integers(positions, {1, cu_k.back()});
     const auto rows = [&](auto view) { return view ? view.slice(2, first, last) : view; };
-    attend_mixed(context, q, k, v, rows(whole.out), options, rows(whole.lse));
+    attend_mixed(context, q, k, v, {.out = rows(whole.out), .lse = rows(whole.lse)}, options);
 }
 
 /// Queries as the stored keys are: rotated, where that is ours to do.
@@ -299,7 +301,7 @@ void attend_caches(Context& context, CachedStep& step, const AttentionKernel& ke
 }
 
 void attend_step(Context& context, CachedStep& step, const View& q, const View& k, const View& v,
-                 const MutableView& out, const AttentionOptions& given, const MutableView& lse) {
+                 const AttentionOutputs& outputs, const AttentionOptions& given) {
     AttentionOptions options = given;
     refuse_given(step.function, options);
     std::vector<std::int64_t>& cu_k = step.buffers.cu_k;
@@ -315,9 +317,9 @@ void attend_step(Context& context, CachedStep& step, const View& q, const View& 
                                                .keys = cu_k.back(),
                                                .head_size = c.head_size,
                                                .value_size = c.value_size},
-                                              out, options, lse);
+                                              outputs, options);
     for (const auto& [name, input] : {std::pair("k", k), std::pair("v", v)}) {
-        for (const auto& [output_name, output] : {std::pair("out", out), std::pair("lse", lse)}) {
+        for (const auto& [output_name, output] : {std::pair("out", outputs.out), std::pair("lse", outputs.lse)}) {
             check_apart(step.function, output_name, output, name, input);
         }
     }
@@ -333,7 +335,7 @@ void attend_step(Context& context, CachedStep& step, const View& q, const View& 
 }
 
 void cached_attend(Context& context, const CacheBatch& batch, const View& q, const View& k, const View& v,
-                   const MutableView& out, const AttentionOptions& options, const MutableView& lse) {
+                   const AttentionOutputs& outputs, const AttentionOptions& options) {
     constexpr const char* function = "cached_attend";
     if (!q || q.rank() != 4) {
         refuse(function, "q", "a tensor [1,H,T,D]", q ? to_string(q.shape()) : std::string("none"));
@@ -342,7 +344,7 @@ void cached_attend(Context& context, const CacheBatch& batch, const View& q, con
     CachedStep& step =
         checked_step(function, batch, CacheKind::attention, q.extent(2), appends, {options.query_positions});
     if (appends) { check_rows(step, "k", k, v, q.dtype()); }
-    attend_step(context, step, q, k, v, out, options, lse);
+    attend_step(context, step, q, k, v, outputs, options);
 }
 
 }  // namespace heed

@@ -4,8 +4,8 @@
 namespace heed {
 
 void cached_mla_attend(Context& context, const CacheBatch& batch, const View& q, const View& rows,
-                       const MlaWeights& weights, const MutableView& out, const AttentionOptions& options,
-                       const MutableView& lse) {
+                       const MlaWeights& weights, const AttentionOutputs& outputs, const AttentionOptions& options) {
+    const auto& [out, lse] = outputs;
     constexpr const char* function = "cached_mla_attend";
     const MlaSizes z = checked_mla_sizes(function, q, weights);
     const bool appends = static_cast<bool>(rows);
@@ -37,7 +37,7 @@ void cached_mla_attend(Context& context, const CacheBatch& batch, const View& q,
     AttentionOptions scaled = options;
     if (!scaled.scale) { scaled.scale = mla_scale(z.plain + z.rotary); }
     absorb_queries(context, z, q, weights, absorbed);
-    attend_step(context, step, absorbed, rows, {}, latents, scaled, lse);
+    attend_step(context, step, absorbed, rows, {}, {.out = latents, .lse = lse}, scaled);
     expand_values(context, z, latents, weights, out);
 }
 

@@ -52,6 +52,7 @@ void cached_linear_attend(Context& context, const CacheBatch& batch, const View&
     LinearAttentionOptions options = given;
     options.causal = true;
     if (options.key_lengths) { refuse(function, "key_lengths", "none, as the batch has the tokens", "a tensor"); }
+    if (options.cu_seqlens) { refuse(function, "cu_seqlens", "none, as the batch has the tokens", "a tensor"); }
     if (options.normalise != c.normalise) {
         refuse(function, "normalise", c.normalise ? "true as in the pool" : "false as in the pool",
                options.normalise ? "true" : "false");
@@ -71,6 +72,8 @@ void cached_linear_attend(Context& context, const CacheBatch& batch, const View&
             if (options.feature == FeatureMap::function) {
                 before.emplace_back(Tensor::copy_of(own.s), own.z ? Tensor::copy_of(own.z) : Tensor());
             }
+            options.log_decay = of_entry(step, n, given.log_decay);
+            options.beta = of_entry(step, n, given.beta);
             linear_attend(context, of_entry(step, n, q), of_entry(step, n, k), of_entry(step, n, v),
                           of_entry(step, n, out), options, own, own);
         }

@@ -125,7 +125,7 @@ void take_states(CachedStep& step);
 
 /// Checks, appends, attends. Nothing is appended where that fails.
 void attend_step(Context& context, CachedStep& step, const View& q, const View& k, const View& v,
-                 const MutableView& out, const AttentionOptions& options, const MutableView& lse);
+                 const AttentionOutputs& outputs, const AttentionOptions& options);
 /// Attention of problem.q over what the caches hold: problem counts tokens, and has no pages yet. It is used up.
 void attend_caches(Context& context, CachedStep& step, const AttentionKernel& kernel, AttentionProblem& problem);
 

@@ -5,6 +5,9 @@
 #include "cuda/sm90/backward.h"
 #include "cuda/sm90/decode.h"
 #include "cuda/sm90/forward.h"
+#include "cuda/sm90/general.h"
+
+#include <string>
 
 namespace heed::cuda {
 namespace {
@@ -67,24 +70,30 @@ bool copies_well(const View& x) {
     return reinterpret_cast<std::uintptr_t>(x.data()) % 16 == 0;
 }
 
-const char* sm90_declines(const AttentionProblem& p) {
-    const AttentionOptions& o = p.options;
+/// Tensors that the kernels for Hopper cannot take, whatever the options.
+const char* tensors_decline(const AttentionProblem& p) {
     constexpr std::int64_t many = std::int64_t{1} << 30;
     if (p.pages != nullptr) { return "pages of a cache"; }
     if (p.q.dtype() != DType::bf16 && p.q.dtype() != DType::f16) { return "element type is neither bf16 nor f16"; }
-    if (p.head_size != p.value_size || (p.head_size != 64 && p.head_size != 128)) {
-        return "head size is not 64 or 128";
+    if (p.head_size != p.value_size || (p.head_size != 64 && p.head_size != 128 && p.head_size != 256)) {
+        return "head size is not 64, 128 or 256";
     }
+    if (p.queries >= many || p.keys >= many || p.batch * p.heads * (p.queries / 64 + 1) >= many) { return "too large"; }
+    if (!copies_well(p.q) || !copies_well(p.k) || !copies_well(p.v) || !copies_well(p.out)) {
+        return "rows are not multiples of 16 bytes from one another";
+    }
+    return nullptr;
+}
+
+const char* sm90_declines(const AttentionProblem& p) {
+    const AttentionOptions& o = p.options;
+    if (const char* reason = tensors_decline(p)) { return reason; }
     if (o.allow || o.bias || o.alibi_slopes || o.sinks) { return "allow, bias, slopes or sinks"; }
     if (o.softcap != 0) { return "a soft-cap"; }
     if (p.drops()) { return "dropout"; }
     if (p.sparse) { return "a pattern that is not a band"; }
     if (o.query_positions || o.key_positions) { return "explicit positions"; }
     if (!(p.scale > 0)) { return "a scale that is not positive"; }
-    if (p.queries >= many || p.keys >= many || p.batch * p.heads * (p.queries / 64 + 1) >= many) { return "too large"; }
-    if (!copies_well(p.q) || !copies_well(p.k) || !copies_well(p.v) || !copies_well(p.out)) {
-        return "rows are not multiples of 16 bytes from one another";
-    }
     return nullptr;
 }
 
@@ -100,9 +109,32 @@ void sm90_forward(detail::Place& place, const AttentionProblem& problem) {
     check_launch("cuda-sm90");
 }
 
+const char* general_declines(const AttentionProblem& p) {
+    if (const char* reason = tensors_decline(p)) { return reason; }
+    const std::int64_t squares = (p.queries / 64 + 1) * (p.keys / 64 + 1) * p.batch * p.heads;
+    return squares >= std::int64_t{1} << 31 ? "too large" : nullptr;
+}
+
+void general_forward(detail::Place& place, const AttentionProblem& problem) {
+    CudaQueue& queue = queue_of(place);
+    const OnDevice on(queue.device());
+    LoweredAttention lowered(queue, problem);
+    sm90::Squares squares = sm90::squares_of(lowered.call);
+    if (squares.bytes() > 0) {
+        lowered.need(reinterpret_cast<void**>(&squares.flags), static_cast<std::size_t>(squares.bytes()));
+    }
+    lowered.queue();
+    const sm90::ForwardPlan plan{.multiprocessors = queue.multiprocessors(), .counter = queue.counters()};
+    if (!sm90::launch_general_forward(queue.stream(), lowered.call, plan, squares)) {
+        launch_attention(queue.stream(), lowered.call, lowered.wide);
+    }
+    check_launch("cuda-sm90/general");
+}
+
 const char* decode_declines(const AttentionProblem& p) {
     if (const char* reason = sm90_declines(p)) { return reason; }
     if (p.queries != 1 || p.packed) { return "more than one query a sequence"; }
+    if (p.head_size == 256) { return "head size is not 64 or 128"; }
     if (p.keys > std::int64_t{1} << 21) { return "too many keys"; }
     const std::int64_t blocks = p.batch * p.kv_heads * ((p.group() + 15) / 16);
     if (blocks > CudaQueue::counters_count || p.batch > 65535 || p.heads > 65535) { return "too many sequences"; }
@@ -121,12 +153,40 @@ void decode_forward(detail::Place& place, const AttentionProblem& problem) {
     check_launch("cuda-sm90/decode");
 }
 
-/// What the forward pass takes, with gradients that can be written two numbers at a time.
+/// What the forward pass takes up to head size 128, with gradients that can be written two numbers at a time.
 bool sm90_takes_gradients(const AttentionProblem& p) {
     const AttentionGradients& g = p.gradients;
-    return p.dout.dtype() == p.q.dtype() && copies_well(p.dout) && copies_well(p.forward_out) && copies_well(g.dq) &&
-           copies_well(g.dk) && copies_well(g.dv);
+    return p.head_size != 256 && p.dout.dtype() == p.q.dtype() && copies_well(p.dout) && copies_well(p.forward_out) &&
+           copies_well(g.dq) && copies_well(g.dk) && copies_well(g.dv);
 }
+
+/// Memory of a backward pass.
+void need_scratch(LoweredAttention& lowered, sm90::BackwardScratch& scratch) {
+    AttentionCall& call = lowered.call;
+    const std::int64_t planes = call.entries * call.heads, kv_planes = call.entries * call.kv_heads;
+    call.row_pitch = sm90::BackwardScratch::padded(call.queries);
+    call.query_flags = call.row_pitch / 64;
+    call.key_flags = sm90::BackwardScratch::padded(call.keys) / 64;
+    const auto need = [&](auto*& pointer, std::int64_t elements) {
+        lowered.need(reinterpret_cast<void**>(&pointer), static_cast<std::size_t>(elements) * sizeof(*pointer));
+    };
+    need(scratch.lse, planes * call.row_pitch);
+    need(scratch.delta, planes * call.row_pitch);
+    need(scratch.queries_flag, planes * call.query_flags);
+    need(scratch.keys_flag, kv_planes * call.key_flags);
+    need(scratch.spoilt, 1);
+}
+
+/// What a query may not see can have spoilt rows whose own numbers are finite: those again, one pair at a time.
+void repair_gradients(CudaQueue& queue, AttentionCall& call, const sm90::BackwardScratch& scratch) {
+    call.delta = scratch.delta;
+    call.spoilt = scratch.spoilt;
+    call.queries_flag = scratch.queries_flag;
+    call.keys_flag = scratch.keys_flag;
+    launch_attention_gradients(queue.stream(), call);
+}
+
+const char* const not_described = ": the driver does not describe these tensors to the copy engine";
 
 void sm90_backward(detail::Place& place, const AttentionProblem& problem) {
     if (!sm90_takes_gradients(problem)) { return any_backward(place, problem); }
@@ -135,35 +195,45 @@ void sm90_backward(detail::Place& place, const AttentionProblem& problem) {
     LoweredAttention lowered(queue, problem);
     AttentionCall& call = lowered.call;
     sm90::BackwardScratch scratch;
-    const std::int64_t planes = call.entries * call.heads, kv_planes = call.entries * call.kv_heads;
-    const std::int64_t rows = sm90::BackwardScratch::padded(call.queries);
-    call.query_flags = rows / 64;
-    call.key_flags = sm90::BackwardScratch::padded(call.keys) / 64;
-    const auto need = [&](auto*& pointer, std::int64_t elements) {
-        lowered.need(reinterpret_cast<void**>(&pointer), static_cast<std::size_t>(elements) * sizeof(*pointer));
-    };
-    need(scratch.lse, planes * rows);
-    need(scratch.delta, planes * rows);
-    need(scratch.queries_flag, planes * call.query_flags);
-    need(scratch.keys_flag, kv_planes * call.key_flags);
-    need(scratch.spoilt, 1);
+    need_scratch(lowered, scratch);
     lowered.queue();
     launch_clear_gradients(queue.stream(), call);
     const sm90::ForwardPlan plan{.multiprocessors = queue.multiprocessors(), .counter = queue.counters()};
     if (!sm90::launch_backward(queue.stream(), call, scratch, plan)) {
-        throw DeviceError("cuda-sm90: the driver does not describe these tensors to the copy engine");
+        throw DeviceError(std::string("cuda-sm90") + not_described);
     }
     if (call.left >= 0 || call.right >= 0 || call.packed || call.key_lengths.data != nullptr ||
         call.query_lengths.data != nullptr) {
-        // What a query may not see can have spoilt rows whose own numbers are finite: those again, one pair at a time.
-        call.delta = scratch.delta;
-        call.row_pitch = rows;
-        call.spoilt = scratch.spoilt;
-        call.queries_flag = scratch.queries_flag;
-        call.keys_flag = scratch.keys_flag;
-        launch_attention_sweeps(queue.stream(), call, false);
+        repair_gradients(queue, call, scratch);
     }
     check_launch("cuda-sm90");
+}
+
+void general_backward(detail::Place& place, const AttentionProblem& problem) {
+    if (!sm90_takes_gradients(problem)) { return any_backward(place, problem); }
+    CudaQueue& queue = queue_of(place);
+    const OnDevice on(queue.device());
+    LoweredAttention lowered(queue, problem);
+    AttentionCall& call = lowered.call;
+    sm90::BackwardScratch scratch;
+    need_scratch(lowered, scratch);
+    const auto rows = static_cast<std::size_t>(call.entries * call.heads * call.row_pitch) * sizeof(float);
+    if (call.dsinks.data != nullptr) { lowered.need(&call.row_dsink, rows); }
+    if (call.dslopes.data != nullptr) { lowered.need(&call.row_dslope, rows); }
+    sm90::Squares squares = sm90::squares_of(call);
+    if (squares.bytes() > 0) {
+        lowered.need(reinterpret_cast<void**>(&squares.flags), static_cast<std::size_t>(squares.bytes()));
+    }
+    lowered.queue();
+    launch_clear_gradients(queue.stream(), call);
+    const sm90::ForwardPlan plan{.multiprocessors = queue.multiprocessors(), .counter = queue.counters()};
+    if (!sm90::launch_general_backward(queue.stream(), call, scratch, plan, squares)) {
+        throw DeviceError(std::string("cuda-sm90/general") + not_described);
+    }
+    repair_gradients(queue, call, scratch);
+    if (sm90::takes_bias_gradient(call)) { call.dbias.data = nullptr; }  // is there already
+    launch_attention_sums(queue.stream(), call);
+    check_launch("cuda-sm90/general");
 }
 
 /// Of the first GPU: machines with GPUs of several generations say so by name.
@@ -193,6 +263,12 @@ std::vector<AttentionKernel> attention_kernels() {
     decode.declines = decode_declines;
     decode.forward = decode_forward;
     decode.backward = nullptr;
+    AttentionKernel general = sm90;
+    general.name = "cuda-sm90/general";
+    general.what = "Hopper: tensor cores, every option";
+    general.declines = general_declines;
+    general.forward = general_forward;
+    general.backward = general_backward;
     AttentionKernel any;
     any.name = "cuda-any";
     any.what = "GPU, every option, type and stride";
@@ -201,7 +277,7 @@ std::vector<AttentionKernel> attention_kernels() {
     any.declines = any_declines;
     any.forward = any_forward;
     any.backward = any_backward;
-    return {decode, sm90, any};
+    return {decode, sm90, general, any};
 }
 
 }  // namespace heed::cuda

@@ -12,6 +12,9 @@ void launch_clear_gradients(void* stream, const AttentionCall& call);
 /// that the first fills and the second reads.
 void launch_attention_deltas(void* stream, const AttentionCall& call, bool wide);
 void launch_attention_sweeps(void* stream, const AttentionCall& call, bool wide);
+/// The parts of launch_attention_sweeps: dq, dk and dv; and the gradients of bias, sinks and slopes behind them.
+void launch_attention_gradients(void* stream, const AttentionCall& call);
+void launch_attention_sums(void* stream, const AttentionCall& call);
 
 /// Rows of x that lie behind the last packed sequence become `value`; nothing where sequences are not packed.
 void launch_clear_behind(void* stream, const AttentionCall& call, const Tensor4& x, bool of_keys, std::int64_t columns,

@@ -452,4 +452,12 @@ void launch_attention_sweeps(void* stream, const AttentionCall& call, bool wide)
     }
 }
 
+void launch_attention_gradients(void* stream, const AttentionCall& call) {
+    launch_sweeps<float>(static_cast<cudaStream_t>(stream), call);
+}
+
+void launch_attention_sums(void* stream, const AttentionCall& call) {
+    launch_sums<float>(static_cast<cudaStream_t>(stream), call);
+}
+
 }  // namespace heed::cuda

@@ -32,6 +32,7 @@ struct AttentionCall {
     Tensor4 query_positions, key_positions;  ///< [B,T], [B,S]
     const std::int64_t* pattern = nullptr;   ///< a program, see kernel/pattern_program.h
     std::int64_t pattern_words = 0;
+    bool pattern_by_entry = false, pattern_by_head = false;  ///< its answer depends on them
 
     bool drops = false;
     Tensor4 keep;  ///< [B,H,T,S]

@@ -96,7 +96,7 @@ LoweredAttention::LoweredAttention(CudaQueue& queue, const AttentionProblem& p) 
     c.drops = p.drops();
     c.keep = pairwise(o.dropout.keep);
     c.drop_probability = o.dropout.p;
-    c.drop_seed = o.dropout.seed;
+    c.drop_seed = o.dropout.seed.value_or(0);
     c.drop_offset = o.dropout.offset;
     c.drop_threshold = dropout_threshold(o.dropout.p);
 
@@ -115,6 +115,11 @@ LoweredAttention::LoweredAttention(CudaQueue& queue, const AttentionProblem& p) 
         const auto* bytes = reinterpret_cast<const unsigned char*>(program.data());
         host_.insert(host_.end(), bytes, bytes + program.size() * sizeof(std::int64_t));
         c.pattern_words = static_cast<std::int64_t>(program.size());
+        for (std::size_t at = 0; at + 1 < program.size(); at += 2 + static_cast<std::size_t>(program[at + 1])) {
+            const auto code = static_cast<PatternCode>(program[at]);
+            c.pattern_by_head |= code == PatternCode::per_head || code == PatternCode::random_blocks;
+            c.pattern_by_entry |= code == PatternCode::lengths || code == PatternCode::document;
+        }
     }
 
     if (!p.dout) { return; }

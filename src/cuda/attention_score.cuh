@@ -72,7 +72,8 @@ struct Score {
     A distance = 0;
 };
 
-template <class A>
+/// With calls, the pattern's program is there once in a kernel; kernels with products of warpgroups must have none.
+template <class A, bool calls = true>
 __device__ inline Score<A> score_of(const AttentionCall& c, const Entry& s, const Pair& pair, A dot) {
     Score<A> score;
     if (c.right >= 0 && pair.at > pair.p + c.right) { return score; }
@@ -81,9 +82,15 @@ __device__ inline Score<A> score_of(const AttentionCall& c, const Entry& s, cons
         const auto* allow = static_cast<const std::uint8_t*>(c.allow.data);
         if (allow[pair_offset(c.allow, s.number, pair.h, pair.i, pair.j)] == 0) { return score; }
     }
-    if (c.pattern_words > 0 &&
-        !pattern_allows(c.pattern, c.pattern_words, PatternPoint{s.number, pair.h, pair.p, pair.at})) {
-        return score;
+    if (c.pattern_words > 0) {
+        const PatternPoint point{s.number, pair.h, pair.p, pair.at};
+        bool allowed = false;
+        if constexpr (calls) {
+            allowed = pattern_allows(c.pattern, c.pattern_words, point);
+        } else {
+            allowed = run_pattern_program(c.pattern, c.pattern_words, point);
+        }
+        if (!allowed) { return score; }
     }
     A bias = 0;
     if (c.bias.data != nullptr) {

@@ -1,9 +1,11 @@
 #include <heed/safetensors.h>
 
 #include "io/file.h"
+#include "io/foreign_types.h"
 #include "io/safetensors_header.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cstring>
 #include <memory>
@@ -20,7 +22,8 @@ struct SafetensorsFile::Contents {
 
     const std::byte* start_of(const Entry& entry) const { return data.data() + entry.begin; }
     bool is_aligned(const Entry& entry) const {
-        return std::bit_cast<std::uintptr_t>(start_of(entry)) % size_of(entry.dtype) == 0;
+        return safetensors::foreign_type(entry.file_type) == nullptr &&
+               std::bit_cast<std::uintptr_t>(start_of(entry)) % size_of(entry.dtype) == 0;
     }
 };
 
@@ -45,6 +48,18 @@ std::uint64_t header_length(std::span<const std::byte> prefix, std::uint64_t fil
 
 void check_file_length(std::uint64_t bytes, const std::string& context) {
     if (bytes < prefix_bytes) { throw FileError(context + "expected at least 8 bytes, got " + std::to_string(bytes)); }
+}
+
+[[noreturn]] void refuse_type(const std::string& context, std::string_view name, const SafetensorsFile::Entry& entry) {
+    throw FileError(context + "tensor " + in_quotes(name) + ": expected a type that heed can read, got " +
+                    std::string(entry.file_type));
+}
+
+/// Bytes at the end of `numbers` as the numbers they stand for, in place: each is read before its place is written.
+void expand(std::span<float> numbers, std::span<const std::byte> bytes, const safetensors::ForeignType& type) {
+    std::array<float, 256> table;
+    for (std::size_t n = 0; n < table.size(); ++n) { table[n] = as_float(static_cast<std::uint8_t>(n), type); }
+    for (std::size_t n = 0; n < numbers.size(); ++n) { numbers[n] = table[std::to_integer<std::size_t>(bytes[n])]; }
 }
 
 std::string_view as_text(std::span<const std::byte> bytes) {
@@ -119,19 +134,30 @@ bool SafetensorsFile::is_aligned(std::string_view name) const { return contents_
 
 Tensor SafetensorsFile::tensor(std::string_view name) const {
     const Entry& found = entry(name);
+    const safetensors::ForeignType* foreign = safetensors::foreign_type(found.file_type);
+    if (foreign != nullptr && !is_readable(*foreign)) { refuse_type(contents_->context, name, found); }
     Tensor tensor = Tensor::uninitialised(found.dtype, found.shape);
-    const std::span bytes(static_cast<std::byte*>(tensor.data()), tensor.bytes());
+    // Numbers of 8 bits are read into the last quarter of their place and spread from there.
+    const std::size_t stored = foreign == nullptr ? tensor.bytes() : tensor.bytes() / sizeof(float);
+    const std::span bytes(static_cast<std::byte*>(tensor.data()) + (tensor.bytes() - stored), stored);
     if (contents_->file) {
         contents_->file->read(contents_->data_offset + found.begin, bytes);
     } else if (!bytes.empty()) {
         std::memcpy(bytes.data(), contents_->start_of(found), bytes.size());
     }
     if (found.dtype == DType::boolean) { check_booleans(bytes, name, contents_->context); }
+    if (foreign != nullptr) { expand({tensor.as<float>(), stored}, bytes, *foreign); }
     return tensor;
 }
 
 View SafetensorsFile::view(std::string_view name) const {
     const Entry& found = entry(name);
+    if (const safetensors::ForeignType* foreign = safetensors::foreign_type(found.file_type)) {
+        if (!is_readable(*foreign)) { refuse_type(contents_->context, name, found); }
+        throw FileError(contents_->context + "tensor " + in_quotes(name) +
+                        ": expected numbers that can be used as they lie in the file, got " +
+                        std::string(found.file_type) + "; tensor() converts them");
+    }
     if (!contents_->is_aligned(found)) {
         throw FileError(contents_->context + "tensor " + in_quotes(name) + ": expected data aligned to " +
                         std::to_string(size_of(found.dtype)) + " bytes, got it at byte " +

@@ -1,6 +1,7 @@
 #include "io/safetensors_header.h"
 
 #include "io/file.h"
+#include "io/foreign_types.h"
 
 #include <nlohmann/json.hpp>
 
@@ -89,6 +90,7 @@ private:
     bool has_shape_ = false;
     bool has_offsets_ = false;
     DType dtype_ = DType::f32;
+    const ForeignType* foreign_ = nullptr;
     std::vector<std::int64_t> shape_;
     std::vector<std::uint64_t> offsets_;
 };
@@ -137,7 +139,8 @@ bool HeaderEvents::number_unsigned(std::uint64_t value) {
 
 bool HeaderEvents::string(std::string& value) {
     if (place_ == Place::dtype) {
-        const std::optional<DType> dtype = dtype_from_file_name(value);
+        foreign_ = foreign_type(value);
+        const std::optional<DType> dtype = foreign_ == nullptr ? dtype_from_file_name(value) : DType::f32;
         if (!dtype) {
             fail_tensor("dtype: expected F64, F32, F16, BF16, I64, I32, I16, I8, U64, U32, U16, U8 or BOOL, got " +
                         in_quotes(value));
@@ -252,19 +255,23 @@ void HeaderEvents::finish_entry() {
     if (!has_dtype_) { fail_tensor("dtype is missing"); }
     if (!has_shape_) { fail_tensor("shape is missing"); }
     if (!has_offsets_) { fail_tensor("data_offsets is missing"); }
-    const SafetensorsFile::Entry entry{dtype_, Shape(shape_), offsets_[0], offsets_[1]};
+    const std::string_view file_type = foreign_ == nullptr ? file_name_of(dtype_) : foreign_->name;
+    const SafetensorsFile::Entry entry{dtype_, Shape(shape_), offsets_[0], offsets_[1], file_type};
     const std::string range = "[" + std::to_string(entry.begin) + ", " + std::to_string(entry.end) + "]";
     if (entry.begin > entry.end) { fail_tensor("data_offsets: expected begin <= end, got " + range); }
     if (entry.end > data_bytes_) {
         fail_tensor("data_offsets: expected a range within the " + std::to_string(data_bytes_) +
                     " bytes of data in the file, got " + range);
     }
-    const std::optional<std::uint64_t> bytes = tensor_bytes(entry.dtype, entry.shape);
-    if (!bytes) { fail_tensor("shape: expected fewer than 2^63 bytes, got " + to_string(entry.shape)); }
+    const std::optional<std::uint64_t> as_read = tensor_bytes(entry.dtype, entry.shape);
+    const std::optional<std::uint64_t> bytes = foreign_ == nullptr ? as_read : bytes_of(*foreign_, entry.shape);
+    if (!bytes || !as_read) {
+        fail_tensor("shape: expected whole bytes, fewer than 2^63, got " + to_string(entry.shape));
+    }
     if (entry.end - entry.begin != *bytes) {
-        fail_tensor("data_offsets: expected " + std::to_string(*bytes) + " bytes for " +
-                    std::string(file_name_of(entry.dtype)) + " " + to_string(entry.shape) + ", got " + range + ", " +
-                    std::to_string(entry.end - entry.begin) + " bytes");
+        fail_tensor("data_offsets: expected " + std::to_string(*bytes) + " bytes for " + std::string(file_type) + " " +
+                    to_string(entry.shape) + ", got " + range + ", " + std::to_string(entry.end - entry.begin) +
+                    " bytes");
     }
     header_.names.push_back(name_);
     header_.entries.emplace(std::move(name_), entry);

@@ -103,10 +103,11 @@ struct AttentionProblem {
 
     /// Step 6: is element (i, j) kept?
     bool keeps(std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t j) const {
-        const Dropout& d = options.dropout;
+        const AttentionDropout& d = options.dropout;
         if (d.keep) { return static_cast<const std::uint8_t*>(d.keep.data())[broadcast(d.keep, b, h, i, j)] != 0; }
         const auto word = [](std::int64_t n) { return static_cast<std::uint32_t>(n); };
-        return dropout_word(d.seed, d.offset, word(b * heads + h), word(i), word(j)) >= dropout_threshold(d.p);
+        return dropout_word(d.seed.value_or(0), d.offset, word(b * heads + h), word(i), word(j)) >=
+               dropout_threshold(d.p);
     }
     bool drops() const { return options.dropout.p > 0 || options.dropout.keep; }
 

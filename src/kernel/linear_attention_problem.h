@@ -33,6 +33,8 @@ struct LinearAttentionProblem {
         const View& decays = options.decay;
         return decays ? read_number(decays.dtype(), decays.data(), state * decays.stride(0)) : 1;
     }
+    /// Is there more than a constant decay: a decay per token, or the delta rule?
+    bool gated() const { return options.log_decay || options.rule == UpdateRule::delta; }
     std::int64_t keys_of(std::int64_t b) const {
         const View& lengths = options.key_lengths;
         return lengths ? std::min(keys, read_integer(lengths.dtype(), lengths.data(), b * lengths.stride(0))) : keys;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "base/access.h"
 #include "model/run.h"
 
 namespace heed {
@@ -50,7 +51,7 @@ Decoding::Decoding(const Model& model, const DecodingOptions& options) : model_(
     if (options.tokens < 1 || options.sequences < 1 || options.page_size < 1) {
         throw Error("[Decoding] options: expected room for 1 token and 1 sequence or more, got less");
     }
-    const Stack& stack = model.state().graph.decoder;
+    const Stack& stack = detail::Access::state(model)->graph.decoder;
     std::vector<CacheConfig> kinds;
     std::vector<std::vector<std::int64_t>> layers;
     for (std::size_t i = 0; i < stack.layers.size(); ++i) {
@@ -89,7 +90,7 @@ CachedSequence Decoding::create() const {
 }
 
 CachedSequence Decoding::create(Context& context, const View& source) {
-    const ModelState& m = model_.state();
+    const ModelState& m = *detail::Access::state(model_);
     if (m.config.kind != ModelKind::encoder_decoder) {
         throw Error("[Decoding::create] source: expected none for a decoder, got one");
     }
@@ -154,7 +155,7 @@ Tensor last_rows(Context& context, const Value& x, const Packed& packed) {
 }  // namespace
 
 Tensor Decoding::step(Context& context, const DecodingBatch& batch) {
-    const ModelState& m = model_.state();
+    const ModelState& m = *detail::Access::state(model_);
     const auto n = static_cast<std::int64_t>(batch.sequences.size());
     const auto total = static_cast<std::int64_t>(batch.tokens.size());
     Packed packed;

@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "base/dispatch.h"
+#include "base/place.h"
 #include "base/pool.h"
 
 namespace heed {
@@ -232,7 +233,8 @@ Value combine(Tape& tape, const Routes& routes, std::vector<ExpertOutput> output
     for (const ExpertOutput& part : outputs) { needs = needs || tape.wants({&part.rows}); }
     const DType dtype = outputs.empty() ? DType::f32 : outputs[0].rows.dtype();
     Value out = tape.empty(dtype, {routes.tokens, d}, needs);
-    dispatch_float(dtype, [&]<class T>() { combine_rows<T>(tape.context().pool(), routes, outputs, out.view()); });
+    dispatch_float(dtype,
+                   [&]<class T>() { combine_rows<T>(detail::pool_of(tape.context()), routes, outputs, out.view()); });
     if (!needs) { return out; }
     std::vector<Sink> sinks;
     for (const ExpertOutput& part : outputs) { sinks.emplace_back(part.rows); }

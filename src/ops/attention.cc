@@ -4,17 +4,15 @@
 #include "ops/attention_kernels.h"
 
 namespace heed {
-void attend(Context& context, const View& q, const View& k, const View& v, const MutableView& out,
-            const AttentionOptions& options, const MutableView& lse) {
-    const AttentionProblem problem = checked_forward({"attend", context}, q, k, v, out, options, lse);
+void attend(Context& context, const View& q, const View& k, const View& v, const AttentionOutputs& outputs,
+            const AttentionOptions& options) {
+    const AttentionProblem problem = checked_forward({"attend", context}, q, k, v, outputs, options);
     run_forward(context, attention_kernel_list(), {"attend", options.kernel}, problem);
 }
 
-void attend_backward(Context& context, const View& q, const View& k, const View& v, const View& out, const View& lse,
-                     const View& dout, const AttentionGradients& gradients, const AttentionOptions& options,
-                     const View& dlse) {
-    const AttentionProblem problem =
-        checked_backward({"attend_backward", context}, q, k, v, out, lse, dout, gradients, options, dlse);
+void attend_backward(Context& context, const AttentionBackwardInputs& inputs, const AttentionGradients& gradients,
+                     const AttentionOptions& options) {
+    const AttentionProblem problem = checked_backward({"attend_backward", context}, inputs, gradients, options);
     run_backward(context, attention_kernel_list(), {"attend_backward", options.kernel}, problem);
 }
 

@@ -105,24 +105,6 @@ struct AttentionChecker {
         check_lengths(function, name, view, problem.batch, most);
     }
 
-    void cumulative(const char* name, const View& view, std::int64_t most) const {
-        if (view.rank() != 1 || view.extent(0) < 1) {
-            refuse(name, "shape [N+1] for N sequences", to_string(view.shape()));
-        }
-        check_memory_or_host(function, name, view);
-        check_dtype(function, name, view, {DType::i64, DType::i32});
-        if (view.device().kind != DeviceKind::cpu) { return; }  // kernels there cut what does not fit
-        std::int64_t last = 0;
-        for (std::int64_t n = 0; n < view.extent(0); ++n) {
-            const std::int64_t value = read_integer(view.dtype(), view.data(), n * view.stride(0));
-            if (n == 0 ? value != 0 : value < last || value > most) {
-                refuse(std::string(name) + "[" + std::to_string(n) + "]",
-                       n == 0 ? "0" : std::to_string(last) + " to " + std::to_string(most), std::to_string(value));
-            }
-            last = value;
-        }
-    }
-
     void packing() {
         const AttentionOptions& o = problem.options;
         if (!o.cu_seqlens_q && !o.cu_seqlens_k) { return; }
@@ -132,8 +114,8 @@ struct AttentionChecker {
         if (problem.batch != 1) {
             refuse("q", "batch 1 where sequences are packed (cu_seqlens)", std::to_string(problem.batch));
         }
-        cumulative("cu_seqlens_q", o.cu_seqlens_q, problem.queries);
-        cumulative("cu_seqlens_k", o.cu_seqlens_k, problem.keys);
+        check_cumulative(function, "cu_seqlens_q", o.cu_seqlens_q, problem.queries);
+        check_cumulative(function, "cu_seqlens_k", o.cu_seqlens_k, problem.keys);
         if (o.cu_seqlens_k.extent(0) != o.cu_seqlens_q.extent(0)) {
             refuse("cu_seqlens_k", to_string(o.cu_seqlens_q.shape()) + " as cu_seqlens_q",
                    to_string(o.cu_seqlens_k.shape()));
@@ -171,6 +153,9 @@ struct AttentionChecker {
             refuse("softcap", "0 (none) or a positive number", std::to_string(o.softcap));
         }
         if (!(o.dropout.p >= 0 && o.dropout.p < 1)) { refuse("dropout.p", "0 <= p < 1", std::to_string(o.dropout.p)); }
+        if (o.dropout.p > 0 && !o.dropout.seed && !o.dropout.keep) {
+            refuse("dropout.seed", "a number, as dropout.p is above 0 and no mask is given", "none");
+        }
         const auto side = [&](const char* name, std::int64_t& value) {
             if (value < -1) { refuse(name, "-1 (unlimited) or more", std::to_string(value)); }
             value = std::min(value, 2 * largest_position);
@@ -283,19 +268,19 @@ AttentionProblem checked_scores(Caller function, const View& q, const View& k, c
     return problem;
 }
 
-AttentionProblem checked_forward(Caller function, const View& q, const View& k, const View& v, const MutableView& out,
-                                 const AttentionOptions& options, const MutableView& lse) {
+AttentionProblem checked_forward(Caller function, const View& q, const View& k, const View& v,
+                                 const AttentionOutputs& outputs, const AttentionOptions& options) {
     AttentionProblem problem = blank();
     AttentionChecker checker{function, problem};
     checker.queries_and_keys(q, k);
     checker.values(v);
     checker.all_options(options);
-    checker.outputs(out, lse);
+    checker.outputs(outputs.out, outputs.lse);
     return problem;
 }
 
-AttentionProblem checked_cached(Caller function, const View& q, const AttentionShape& sizes, const MutableView& out,
-                                const AttentionOptions& options, const MutableView& lse) {
+AttentionProblem checked_cached(Caller function, const View& q, const AttentionShape& sizes,
+                                const AttentionOutputs& outputs, const AttentionOptions& options) {
     check_rank4(function, "q", q);
     check_dtype(function, "q", q, float_types);
     const Shape expected{1, q.extent(1), sizes.queries, sizes.head_size};
@@ -312,13 +297,13 @@ AttentionProblem checked_cached(Caller function, const View& q, const AttentionS
     p.value_size = sizes.value_size;
     checker.head_counts();
     checker.all_options(options);
-    checker.outputs(out, lse);
+    checker.outputs(outputs.out, outputs.lse);
     return p;
 }
 
-AttentionProblem checked_backward(Caller function, const View& q, const View& k, const View& v, const View& out,
-                                  const View& lse, const View& dout, const AttentionGradients& gradients,
-                                  const AttentionOptions& options, const View& dlse) {
+AttentionProblem checked_backward(Caller function, const AttentionBackwardInputs& inputs,
+                                  const AttentionGradients& gradients, const AttentionOptions& options) {
+    const auto& [q, k, v, out, lse, dout, dlse] = inputs;
     AttentionProblem p = blank();
     AttentionChecker checker{function, p};
     checker.queries_and_keys(q, k);

@@ -60,8 +60,9 @@ void copy_rows(const View& from, const MutableView& to) {
     });
 }
 
-void attend_mixed(Context& context, const View& q, const View& k, const View& v, const MutableView& out,
-                  const AttentionOptions& options, const MutableView& lse) {
+void attend_mixed(Context& context, const View& q, const View& k, const View& v, const AttentionOutputs& outputs,
+                  const AttentionOptions& options) {
+    const MutableView& out = outputs.out;
     Tensor wide_q, wide_out;
     if (q.dtype() != k.dtype()) {
         wide_q = Tensor::uninitialised(k.dtype(), q.shape());
@@ -70,7 +71,8 @@ void attend_mixed(Context& context, const View& q, const View& k, const View& v,
     if (out.dtype() != k.dtype() && out.dtype() != DType::f32) {
         wide_out = Tensor::uninitialised(k.dtype(), out.shape());
     }
-    attend(context, wide_q ? View(wide_q) : q, k, v, wide_out ? MutableView(wide_out) : out, options, lse);
+    attend(context, wide_q ? View(wide_q) : q, k, v,
+           {.out = wide_out ? MutableView(wide_out) : out, .lse = outputs.lse}, options);
     if (wide_out) { copy_rows(wide_out, out); }
 }
 
@@ -88,7 +90,7 @@ void attend_pages(Context& context, const AttentionKernel& kernel, const Attenti
     const Tensor v = gather(problem, problem.pages->v, problem.value_size, dtype);
     AttentionOptions options = problem.options;
     options.scale = problem.scale;
-    attend_mixed(context, problem.q, k, v, problem.out, options, problem.lse);
+    attend_mixed(context, problem.q, k, v, {.out = problem.out, .lse = problem.lse}, options);
 }
 
 }  // namespace heed

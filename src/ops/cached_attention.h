@@ -17,7 +17,7 @@ void attend_pages(Context& context, const AttentionKernel& kernel, const Attenti
 void copy_rows(const View& from, const MutableView& to);
 
 /// Like attend, where q is of another type than k and v: results are those of the wider type.
-void attend_mixed(Context& context, const View& q, const View& k, const View& v, const MutableView& out,
-                  const AttentionOptions& options, const MutableView& lse);
+void attend_mixed(Context& context, const View& q, const View& k, const View& v, const AttentionOutputs& outputs,
+                  const AttentionOptions& options);
 
 }  // namespace heed

@@ -69,6 +69,24 @@ void check_lengths(Caller function, const char* argument, const View& lengths, s
     }
 }
 
+void check_cumulative(Caller function, const char* argument, const View& cumulative, std::int64_t most) {
+    if (cumulative.rank() != 1 || cumulative.extent(0) < 1) {
+        refuse(function, argument, "shape [N+1] for N sequences", to_string(cumulative.shape()));
+    }
+    check_memory_or_host(function, argument, cumulative);
+    check_dtype(function, argument, cumulative, {DType::i64, DType::i32});
+    if (cumulative.device().kind != DeviceKind::cpu) { return; }  // kernels there cut what does not fit
+    std::int64_t last = 0;
+    for (std::int64_t n = 0; n < cumulative.extent(0); ++n) {
+        const std::int64_t value = read_integer(cumulative.dtype(), cumulative.data(), n * cumulative.stride(0));
+        if (n == 0 ? value != 0 : value < last || value > most) {
+            refuse(function, std::string(argument) + "[" + std::to_string(n) + "]",
+                   n == 0 ? "0" : std::to_string(last) + " to " + std::to_string(most), std::to_string(value));
+        }
+        last = value;
+    }
+}
+
 void check_output(Caller function, const char* argument, const View& output, const Shape& shape,
                   std::initializer_list<DType> allowed) {
     if (!output) { refuse(function, argument, "a tensor of shape " + to_string(shape), "none"); }

@@ -40,6 +40,8 @@ void check_memory_or_host(Caller function, const char* argument, const View& vie
 void check_rank4(Caller function, const char* argument, const View& view);
 /// i64 or i32 [batch], each 0 to `most`.
 void check_lengths(Caller function, const char* argument, const View& lengths, std::int64_t batch, std::int64_t most);
+/// i64 or i32 [n+1]: 0 first, none below the one before it or above `most`.
+void check_cumulative(Caller function, const char* argument, const View& cumulative, std::int64_t most);
 /// A writable output: right shape, no element twice, apart from every listed input.
 void check_output(Caller function, const char* argument, const View& output, const Shape& shape,
                   std::initializer_list<DType> allowed);

@@ -28,6 +28,7 @@ void dropout(Context& context, const View& x, const MutableView& out, const Drop
     check_optional_input(function, {"residual", options.residual}, x.shape());
     check_in_place(function, {"out", out}, {{"x", x}, {"residual", options.residual}});
     if (!(options.p >= 0 && options.p < 1)) { refuse(function, "p", "0 <= p < 1", std::to_string(options.p)); }
+    if (options.p > 0 && !options.seed) { refuse(function, "seed", "a number, as p is above 0", "none"); }
     DropoutProblem problem;
     problem.shape = rows_shape(x.shape());
     if (problem.shape.columns > std::int64_t{1} << 32) {
@@ -35,7 +36,7 @@ void dropout(Context& context, const View& x, const MutableView& out, const Drop
     }
     problem.scale = 1 / (1 - options.p);
     problem.threshold = dropout_threshold(options.p);
-    problem.seed = options.seed;
+    problem.seed = options.seed.value_or(0);
     problem.offset = options.offset;
     problem.x = rows_of(x);
     problem.residual = rows_of(options.residual);

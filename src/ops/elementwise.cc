@@ -1,5 +1,6 @@
 #include <heed/elementwise.h>
 
+#include "base/place.h"
 #include "cpu/layers/layers.h"
 #include "ops/row_checks.h"
 #include "reference/elementwise.h"
@@ -114,8 +115,8 @@ double sum(Context& context, const View& x) {
     const RowsShape shape = rows_shape(x.shape());
     const TensorRows rows = rows_of(x);
     std::vector<double> sums(static_cast<std::size_t>(shape.rows));
-    const auto lock = context.pool().lock();
-    for_rows(context.pool(), shape, 1, [&](std::int64_t begin, std::int64_t end) {
+    const auto lock = detail::pool_of(context).lock();
+    for_rows(detail::pool_of(context), shape, 1, [&](std::int64_t begin, std::int64_t end) {
         for (std::int64_t row = begin; row < end; ++row) {
             sums[static_cast<std::size_t>(row)] = reference::sum(rows, row, shape.columns);
         }

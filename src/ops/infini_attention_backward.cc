@@ -128,7 +128,7 @@ private:
         const View dout = part(dout_, s);
         Tensor local = like(dout);
         Tensor lse(p_.wide, {p_.batch, p_.heads, q.extent(2)});
-        attend(context_, q, part(p_.k, s), v, local, p_.local, lse);
+        attend(context_, q, part(p_.k, s), v, {.out = local, .lse = lse}, p_.local);
         Tensor dlocal = like(dout);
         const bool bypass = empty(s) && p_.options.first_segment == FirstSegment::local_only;
         weighted_sum(context_, dlocal, bypass ? std::vector<double>() : rest_, dout, {}, {});
@@ -161,7 +161,8 @@ private:
         of_local.dv = dv;
         if (dsinks) { of_local.dsinks = dsinks; }
         if (dslopes) { of_local.dalibi_slopes = dslopes; }
-        attend_backward(context_, q, part(p_.k, s), v, local, lse, dlocal, of_local, p_.local);
+        attend_backward(context_, {.q = q, .k = part(p_.k, s), .v = v, .out = local, .lse = lse, .dout = dlocal},
+                        of_local, p_.local);
         if (dsinks) { add(dsinks_, dsinks); }
         if (dslopes) { add(dslopes_, dslopes); }
 

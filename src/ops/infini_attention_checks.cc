@@ -139,7 +139,7 @@ InfiniProblem checked_infini_forward(const Context& context, Caller function, co
     InfiniChecker checker{function, {}, {}};
     checker.numbers(options);
     checker.local(options.local);
-    const AttentionProblem attention = checked_forward(function, q, k, v, out, checker.problem.local, {});
+    const AttentionProblem attention = checked_forward(function, q, k, v, {.out = out}, checker.problem.local);
     checker.kernel(context, attention);
     checker.tensors(attention, gates);
     checker.memory(memory);

@@ -1,6 +1,7 @@
 #include <heed/inspect.h>
 
 #include "base/overlap.h"
+#include "base/place.h"
 #include "cpu/entropy.h"
 #include "ops/attention_checks.h"
 #include "ops/attention_kernels.h"
@@ -57,7 +58,7 @@ void for_each_row_block(Context& context, const AttentionProblem& problem, const
     const std::int64_t blocks = (count(rows) + rows_at_once - 1) / rows_at_once;
     const std::int64_t planes = count(batches) * count(heads);
     const std::int64_t stride = std::max<std::int64_t>(problem.keys, 1);
-    const auto lock = context.pool().lock();
+    const auto lock = detail::pool_of(context).lock();
     const auto block_of = [&](std::int64_t plane, std::int64_t block, std::vector<double>& memory,
                               detail::Scratch& scratch) {
         const std::int64_t b = batches[static_cast<std::size_t>(plane / count(heads))];
@@ -75,10 +76,10 @@ void for_each_row_block(Context& context, const AttentionProblem& problem, const
             visit(plane, begin, size, keys, stride, narrow);
         }
     };
-    std::vector<std::vector<double>> memory(static_cast<std::size_t>(context.pool().threads()));
+    std::vector<std::vector<double>> memory(static_cast<std::size_t>(detail::pool_of(context).threads()));
     const std::int64_t tasks = whole_heads ? planes : planes * blocks;
-    detail::parallel(context.pool(), tasks, true, [&](std::int64_t task, int worker) {
-        detail::Scratch& scratch = context.pool().scratch(worker);
+    detail::parallel(detail::pool_of(context), tasks, true, [&](std::int64_t task, int worker) {
+        detail::Scratch& scratch = detail::pool_of(context).scratch(worker);
         std::vector<double>& own = memory[static_cast<std::size_t>(worker)];
         if (!whole_heads) {
             block_of(task / blocks, task % blocks, own, scratch);

@@ -6,6 +6,8 @@
 #include "ops/linear_attention_kernels.h"
 #include "reference/linear_attention.h"
 
+#include <vector>
+
 namespace heed {
 namespace {
 
@@ -17,6 +19,84 @@ View with_length_one(const char* function, const char* name, const View& view) {
                 Shape{view.stride(0), view.stride(1), 0, view.stride(2)}, view.device());
 }
 
+/// [B,N] or [B,N,size] of one token as [B,N,1] or [B,N,1,size]; what has another rank is left to the checks.
+View of_one_token(const View& view) {
+    if (view.rank() == 2) {
+        return View(view.dtype(), view.data(), Shape{view.extent(0), view.extent(1), 1},
+                    Shape{view.stride(0), view.stride(1), 0}, view.device());
+    }
+    if (view.rank() == 3) {
+        return View(view.dtype(), view.data(), Shape{view.extent(0), view.extent(1), 1, view.extent(2)},
+                    Shape{view.stride(0), view.stride(1), 0, view.stride(2)}, view.device());
+    }
+    return view;
+}
+
+/// Tokens [begin, end) of packed sequences, as a batch of one with the state of its own.
+LinearAttentionProblem of_sequence(const LinearAttentionProblem& p, std::int64_t n, std::int64_t begin,
+                                   std::int64_t end) {
+    LinearAttentionProblem one = p;
+    const auto tokens = [&](auto& view) {
+        if (view) { view = view.slice(2, begin, end); }
+    };
+    const auto state = [&](auto& both) {
+        if (both.s) { both.s = both.s.slice(0, n, n + 1); }
+        if (both.z) { both.z = both.z.slice(0, n, n + 1); }
+    };
+    one.options.cu_seqlens = {};
+    one.queries = one.keys = end - begin;
+    for (View* view : {&one.q, &one.k, &one.v, &one.dout, &one.options.log_decay, &one.options.beta}) { tokens(*view); }
+    LinearAttentionGradients& g = one.gradients;
+    for (MutableView* view : {&one.out, &g.dq, &g.dk, &g.dv, &g.dlog_decay, &g.dbeta}) { tokens(*view); }
+    state(one.initial);
+    state(one.final);
+    state(one.dfinal);
+    state(g.dinitial);
+    return one;
+}
+
+/// Calls run(problem) for each of the packed sequences, and for the tokens behind the last with a length of 0.
+template <class Run>
+void each_sequence(const LinearAttentionProblem& p, Run run) {
+    const View& ends = p.options.cu_seqlens;
+    std::int64_t begin = 0;
+    for (std::int64_t n = 0; n + 1 < ends.extent(0); ++n) {
+        const std::int64_t end = read_integer(ends.dtype(), ends.data(), (n + 1) * ends.stride(0));
+        run(of_sequence(p, n, begin, end));
+        begin = end;
+    }
+    if (begin == p.queries) { return; }
+    static constexpr std::int64_t nothing = 0;
+    LinearAttentionProblem rest = p;
+    rest.initial = rest.dfinal = {};
+    rest.final = rest.gradients.dinitial = {};
+    rest = of_sequence(rest, 0, begin, p.queries);
+    rest.options.key_lengths = View(&nothing, Shape{1});
+    run(rest);
+}
+
+void run_packed_forward(Context& context, const char* function, const LinearAttentionProblem& p) {
+    each_sequence(p, [&](const LinearAttentionProblem& one) {
+        run_forward(context, linear_attention_kernel_list(), {function}, one);
+    });
+}
+
+/// The gradient of constant decays is summed over the sequences here.
+void run_packed_backward(Context& context, const char* function, const LinearAttentionProblem& p) {
+    const MutableView& ddecay = p.gradients.ddecay;
+    std::vector<double> sum(static_cast<std::size_t>(p.states), 0);
+    std::vector<double> part(sum.size(), 0);
+    each_sequence(p, [&](LinearAttentionProblem one) {
+        if (ddecay) { one.gradients.ddecay = MutableView(part.data(), Shape{p.states}); }
+        run_backward(context, linear_attention_kernel_list(), {function}, one);
+        for (std::size_t n = 0; n < sum.size(); ++n) { sum[n] += part[n]; }
+    });
+    if (!ddecay || detail::place_of(context).explained != nullptr) { return; }
+    for (std::int64_t n = 0; n < p.states; ++n) {
+        write_number(ddecay.dtype(), ddecay.data(), n * ddecay.stride(0), sum[static_cast<std::size_t>(n)]);
+    }
+}
+
 }  // namespace
 
 std::span<const Kernel<LinearAttentionProblem>> linear_attention_kernel_list() {
@@ -26,13 +106,18 @@ std::span<const Kernel<LinearAttentionProblem>> linear_attention_kernel_list() {
 }
 
 std::int64_t linear_states(const LinearAttentionOptions& options, std::int64_t kv_heads) {
-    return options.decay && options.decay.rank() == 1 ? options.decay.extent(0) : kv_heads;
+    if (options.decay && options.decay.rank() == 1) { return options.decay.extent(0); }
+    for (const View& view : {options.log_decay, options.beta}) {
+        if (view && view.rank() > 1) { return view.extent(1); }
+    }
+    return kv_heads;
 }
 
 void linear_attend(Context& context, const View& q, const View& k, const View& v, const MutableView& out,
                    const LinearAttentionOptions& options, const LinearState& initial, const MutableLinearState& final) {
     const LinearAttentionProblem problem =
         checked_linear_forward({"linear_attend", context}, q, k, v, out, options, initial, final);
+    if (options.cu_seqlens) { return run_packed_forward(context, "linear_attend", problem); }
     run_forward(context, linear_attention_kernel_list(), {"linear_attend"}, problem);
 }
 
@@ -43,6 +128,9 @@ void linear_attend_step(Context& context, const View& q, const View& k, const Vi
     if (options.normalise && !state.z) { refuse(function, "state.z", "a normaliser to move on", "none"); }
     LinearAttentionOptions step = options;
     step.causal = true;
+    step.log_decay = of_one_token(options.log_decay);
+    step.beta = of_one_token(options.beta);
+    if (options.cu_seqlens) { refuse(function, "cu_seqlens", "none for one token", "a tensor"); }
     if (step.form == LinearForm::automatic) { step.form = LinearForm::recurrent; }
     with_length_one(function, "out", out);
     const MutableView out4(out.dtype(), out.data(), Shape{out.extent(0), out.extent(1), 1, out.extent(2)},
@@ -58,6 +146,7 @@ void linear_attend_backward(Context& context, const View& q, const View& k, cons
                             const LinearState& initial, const LinearState& dfinal) {
     const LinearAttentionProblem problem = checked_linear_backward({"linear_attend_backward", context}, q, k, v, dout,
                                                                    gradients, options, initial, dfinal);
+    if (options.cu_seqlens) { return run_packed_backward(context, "linear_attend_backward", problem); }
     run_backward(context, linear_attention_kernel_list(), {"linear_attend_backward"}, problem);
 }
 

@@ -13,8 +13,9 @@ namespace {
 
 struct LinearChecker {
     Caller function;
-    LinearAttentionProblem problem;
-    std::vector<std::pair<const char*, View>> inputs;
+    LinearAttentionProblem problem{};
+    std::vector<std::pair<const char*, View>> inputs{};
+    std::int64_t sequences = -1;  ///< where they are packed
 
     [[noreturn]] void refuse(const std::string& argument, const std::string& expected, const std::string& got) const {
         heed::refuse(function, argument, expected, got);
@@ -98,6 +99,59 @@ struct LinearChecker {
         inputs.emplace_back("decay", decays);
     }
 
+    /// [B,N,T] or [B,N,T,size]
+    void per_token(const char* name, const View& view, std::int64_t size) {
+        const Shape one{problem.batch, problem.states, problem.queries};
+        const Shape each{problem.batch, problem.states, problem.queries, size};
+        if (!(view.shape() == one) && !(view.shape() == each)) {
+            refuse(name, to_string(one) + " or " + to_string(each), to_string(view.shape()));
+        }
+        check_dtype(function, name, view, float_types);
+        check_memory(function, name, view);
+        inputs.emplace_back(name, view);
+    }
+    /// As many states as decays or betas have heads.
+    void states_of(const char* name, const View& view) {
+        const std::int64_t heads = view.rank() < 2 ? 0 : view.extent(1);
+        if (heads != problem.kv_heads && heads != problem.heads) {
+            refuse(
+                name,
+                "as many heads as k or q, " + std::to_string(problem.kv_heads) + " or " + std::to_string(problem.heads),
+                to_string(view.shape()));
+        }
+        problem.states = heads;
+    }
+
+    void gates() {
+        const LinearAttentionOptions& o = problem.options;
+        if (o.rule > UpdateRule::delta) { refuse("rule", "sum or delta", std::to_string(static_cast<int>(o.rule))); }
+        const bool delta = o.rule == UpdateRule::delta;
+        if (delta && !o.causal) { refuse("rule", "sum without causal", "delta"); }
+        if (delta && o.normalise) { refuse("normalise", "false with the delta rule", "true"); }
+        if (o.beta && !delta) { refuse("beta", "none without the delta rule", "a tensor"); }
+        if (o.log_decay && !o.causal) { refuse("log_decay", "none without causal", "a tensor"); }
+        if (o.log_decay && o.decay) { refuse("log_decay", "none beside decay", "a tensor"); }
+        if (o.beta && !o.decay) { states_of("beta", o.beta); }
+        if (o.log_decay) { states_of("log_decay", o.log_decay); }
+        if (o.log_decay) { per_token("log_decay", o.log_decay, problem.feature_size); }
+        if (o.beta) { per_token("beta", o.beta, problem.value_size); }
+    }
+
+    /// Sequences that lie end to end: states of a batch of as many.
+    void packing() {
+        const View& view = problem.options.cu_seqlens;
+        if (!view) { return; }
+        if (!problem.options.causal) { refuse("cu_seqlens", "none without causal", "a tensor"); }
+        if (problem.options.key_lengths) { refuse("key_lengths", "none where sequences are packed", "a tensor"); }
+        if (problem.batch != 1) {
+            refuse("q", "batch 1 where sequences are packed (cu_seqlens)", std::to_string(problem.batch));
+        }
+        check_cumulative(function, "cu_seqlens", view, problem.queries);
+        inputs.emplace_back("cu_seqlens", view);
+        sequences = view.extent(0) - 1;
+    }
+    std::int64_t state_batch() const { return sequences < 0 ? problem.batch : sequences; }
+
     void lengths() {
         const View& view = problem.options.key_lengths;
         if (!view) { return; }
@@ -105,8 +159,8 @@ struct LinearChecker {
         inputs.emplace_back("key_lengths", view);
     }
 
-    Shape matrix_shape() const { return {problem.batch, problem.states, problem.feature_size, problem.value_size}; }
-    Shape normaliser_shape() const { return {problem.batch, problem.states, problem.feature_size}; }
+    Shape matrix_shape() const { return {state_batch(), problem.states, problem.feature_size, problem.value_size}; }
+    Shape normaliser_shape() const { return {state_batch(), problem.states, problem.feature_size}; }
 
     void wanted_normaliser(const char* name, const View& z) const {
         if (z && !problem.options.normalise) { refuse(name, "none without normalise", "a tensor"); }
@@ -149,12 +203,14 @@ struct LinearChecker {
 LinearAttentionProblem checked_linear_forward(Caller function, const View& q, const View& k, const View& v,
                                               const MutableView& out, const LinearAttentionOptions& options,
                                               const LinearState& initial, const MutableLinearState& final) {
-    LinearChecker checker{function, {}, {}};
+    LinearChecker checker{.function = function};
     LinearAttentionProblem& p = checker.problem;
     checker.tensors(q, k, v);
     checker.numbers(options);
     checker.decay();
+    checker.gates();
     checker.lengths();
+    checker.packing();
     checker.state("initial.s", "initial.z", initial, true);
     checker.output("out", out, Shape{p.batch, p.heads, p.queries, p.value_size}, {q.dtype(), DType::f32});
     checker.state_output("final.s", "final.z", final, initial);
@@ -168,7 +224,7 @@ LinearAttentionProblem checked_linear_backward(Caller function, const View& q, c
                                                const View& dout, const LinearAttentionGradients& gradients,
                                                const LinearAttentionOptions& options, const LinearState& initial,
                                                const LinearState& dfinal) {
-    LinearChecker checker{function, {}, {}};
+    LinearChecker checker{.function = function};
     LinearAttentionProblem& p = checker.problem;
     checker.tensors(q, k, v);
     checker.numbers(options);
@@ -176,7 +232,9 @@ LinearAttentionProblem checked_linear_backward(Caller function, const View& q, c
         heed::refuse(function, "feature_function.backward", "a function", "none");
     }
     checker.decay();
+    checker.gates();
     checker.lengths();
+    checker.packing();
     checker.state("initial.s", "initial.z", initial, true);
     checker.state("dfinal.s", "dfinal.z", dfinal, false);
     const Shape out_shape{p.batch, p.heads, p.queries, p.value_size};
@@ -192,6 +250,13 @@ LinearAttentionProblem checked_linear_backward(Caller function, const View& q, c
         if (!options.decay) { heed::refuse(function, "ddecay", "none without decay", "a tensor"); }
         checker.output("ddecay", gradients.ddecay, options.decay.shape(), {DType::f32, DType::f64});
     }
+    const auto gate = [&](const char* name, const MutableView& gradient, const char* of, const View& input) {
+        if (!gradient) { return; }
+        if (!input) { heed::refuse(function, name, std::string("none without ") + of, "a tensor"); }
+        checker.output(name, gradient, input.shape(), {input.dtype(), DType::f32, DType::f64});
+    };
+    gate("dlog_decay", gradients.dlog_decay, "log_decay", options.log_decay);
+    gate("dbeta", gradients.dbeta, "beta", options.beta);
     p.initial = initial;
     p.dout = dout;
     p.dfinal = dfinal;

@@ -227,24 +227,24 @@ double mla_scale(std::int64_t head_size, double mscale) {
 }
 
 void mla_attend(Context& context, const View& q, const View& latent, const View& rotary_key, const MlaWeights& weights,
-                const MutableView& out, const AttentionOptions& options, const MutableView& lse) {
+                const AttentionOutputs& outputs, const AttentionOptions& options) {
     const Caller function("mla_attend", context);
     const Sizes z = checked_expanded(function, q, latent, rotary_key, weights);
     Expanded expanded(z, q.dtype());
     const AttentionOptions scaled = with_scale(options, z);
-    checked_forward(function, q, expanded.keys, expanded.values, out, scaled, lse);
+    checked_forward(function, q, expanded.keys, expanded.values, outputs, scaled);
     const std::initializer_list<Named> inputs = {
         {"latent", latent}, {"rotary_key", rotary_key}, {"up_key", weights.up_key}, {"up_value", weights.up_value}};
-    refuse_overlaps(function, {"out", out}, inputs);
-    refuse_overlaps(function, {"lse", lse}, inputs);
+    refuse_overlaps(function, {"out", outputs.out}, inputs);
+    refuse_overlaps(function, {"lse", outputs.lse}, inputs);
     expanded.fill(context, z, latent, rotary_key, weights);
-    attend(context, q, expanded.keys, expanded.values, out, scaled, lse);
+    attend(context, q, expanded.keys, expanded.values, outputs, scaled);
 }
 
-void mla_attend_backward(Context& context, const View& q, const View& latent, const View& rotary_key,
-                         const MlaWeights& weights, const View& out, const View& lse, const View& dout,
-                         const MlaGradients& gradients, const AttentionOptions& options, const View& dlse) {
+void mla_attend_backward(Context& context, const MlaBackwardInputs& inputs, const MlaGradients& gradients,
+                         const AttentionOptions& options) {
     const Caller function("mla_attend_backward", context);
+    const auto& [q, latent, rotary_key, weights, out, lse, dout, dlse] = inputs;
     const Sizes z = checked_expanded(function, q, latent, rotary_key, weights);
     Expanded expanded(z, q.dtype());
     Tensor dkeys = Tensor::uninitialised(wide(q.dtype()), expanded.keys.shape());
@@ -256,7 +256,8 @@ void mla_attend_backward(Context& context, const View& q, const View& latent, co
                                    .dbias = gradients.dbias,
                                    .dsinks = gradients.dsinks,
                                    .dalibi_slopes = gradients.dalibi_slopes};
-    checked_backward(function, q, expanded.keys, expanded.values, out, lse, dout, inner, scaled, dlse);
+    const AttentionBackwardInputs attention{q, expanded.keys, expanded.values, out, lse, dout, dlse};
+    checked_backward(function, attention, inner, scaled);
 
     const Named outputs[] = {{"dq", gradients.dq},
                              {"dlatent", gradients.dlatent},
@@ -290,7 +291,7 @@ void mla_attend_backward(Context& context, const View& q, const View& latent, co
     }
 
     expanded.fill(context, z, latent, rotary_key, weights);
-    attend_backward(context, q, expanded.keys, expanded.values, out, lse, dout, inner, scaled, dlse);
+    attend_backward(context, attention, inner, scaled);
     // k = [W_UK c ; kr], value = W_UV c
     const View dplain = View(dkeys).slice(3, 0, z.plain);
     weight_gradients(context, latent, dplain, dvalues, gradients);
@@ -301,8 +302,9 @@ void mla_attend_backward(Context& context, const View& q, const View& latent, co
 }
 
 void mla_attend_absorbed(Context& context, const View& q, const View& cache, const MlaWeights& weights,
-                         const MutableView& out, const AttentionOptions& options, const MutableView& lse) {
+                         const AttentionOutputs& outputs, const AttentionOptions& options) {
     const Caller function("mla_attend_absorbed", context);
+    const auto& [out, lse] = outputs;
     Sizes z = checked_mla_sizes(function, q, weights);
     check_axes(function, "cache", cache, 3, "[B,S,r+p]");
     check_dtype(function, "cache", cache, {q.dtype()});
@@ -326,10 +328,10 @@ void mla_attend_absorbed(Context& context, const View& q, const View& cache, con
     const View keys = with_axis(cache, 1);
     const View values = keys.slice(3, 0, z.latent);
     const AttentionOptions scaled = with_scale(options, z);
-    checked_forward(function, absorbed, keys, values, latents, scaled, lse);
+    checked_forward(function, absorbed, keys, values, {.out = latents, .lse = lse}, scaled);
 
     absorb_queries(context, z, q, weights, absorbed);
-    attend(context, absorbed, keys, values, latents, scaled, lse);
+    attend(context, absorbed, keys, values, {.out = latents, .lse = lse}, scaled);
     expand_values(context, z, latents, weights, out);
 }
 

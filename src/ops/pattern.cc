@@ -133,7 +133,7 @@ public:
         for (std::int64_t head = 0; head < heads; ++head) {
             program.words[static_cast<std::size_t>(table + head)] = program.here();
             if (of(head)) {
-                of(head).node()->write(program);
+                node_of(of(head))->write(program);
             } else {
                 program.write(PatternCode::everything, {});
             }
@@ -162,18 +162,18 @@ private:
 }  // namespace
 
 Pattern without_bands(const Pattern& pattern, std::int64_t& left, std::int64_t& right) {
-    if (!pattern || pattern.node()->narrow_band(left, right)) { return {}; }
-    if (pattern.node()->parts().empty()) { return pattern; }
+    if (!pattern || node_of(pattern)->narrow_band(left, right)) { return {}; }
+    if (node_of(pattern)->parts().empty()) { return pattern; }
     Pattern rest;
-    for (const NodePointer& part : pattern.node()->parts()) {
-        if (!part->narrow_band(left, right)) { rest = rest & Pattern(part); }
+    for (const NodePointer& part : node_of(pattern)->parts()) {
+        if (!part->narrow_band(left, right)) { rest = rest & pattern_of(part); }
     }
     return rest;
 }
 
 std::vector<std::int64_t> pattern_program(const Pattern& pattern) {
     PatternWriter program;
-    if (pattern) { pattern.node()->write(program); }
+    if (pattern) { node_of(pattern)->write(program); }
     return std::move(program.words);
 }
 
@@ -207,19 +207,19 @@ void Pattern::check(const char* function, std::int64_t batches, std::int64_t hea
 Pattern operator&(Pattern a, Pattern b) {
     if (!a) return b;
     if (!b) return a;
-    return Pattern(std::make_shared<Combination>(Pattern::Node::Kind::both, std::move(a.node_), std::move(b.node_)));
+    return pattern_of(std::make_shared<Combination>(Pattern::Node::Kind::both, node_of(a), node_of(b)));
 }
 
 Pattern operator|(Pattern a, Pattern b) {
     if (!a || !b) return {};
-    return Pattern(std::make_shared<Combination>(Pattern::Node::Kind::either, std::move(a.node_), std::move(b.node_)));
+    return pattern_of(std::make_shared<Combination>(Pattern::Node::Kind::either, node_of(a), node_of(b)));
 }
 
 Pattern patterns::per_head(std::vector<Pattern> pattern_of_head) {
     if (pattern_of_head.empty()) {
         fail("patterns::per_head", "pattern_of_head: expected a pattern for each query head, got none");
     }
-    return Pattern(std::make_shared<PerHead>(std::move(pattern_of_head)));
+    return pattern_of(std::make_shared<PerHead>(std::move(pattern_of_head)));
 }
 
 }  // namespace heed

@@ -180,7 +180,7 @@ private:
 
 Pattern lengths_pattern(const char* function, const char* name, std::vector<std::int64_t> lengths) {
     expect_none_negative(function, "lengths", lengths);
-    return Pattern(std::make_shared<Lengths>(std::move(lengths), name));
+    return pattern_of(std::make_shared<Lengths>(std::move(lengths), name));
 }
 
 std::string call(const char* name, std::initializer_list<std::int64_t> arguments) {
@@ -197,12 +197,12 @@ std::int64_t reach(std::int64_t count, std::int64_t step) {
 
 namespace patterns {
 
-Pattern causal() { return Pattern(std::make_shared<Band>(-1, 0, 1, "causal")); }
+Pattern causal() { return pattern_of(std::make_shared<Band>(-1, 0, 1, "causal")); }
 
 Pattern window(std::int64_t left, std::int64_t right) {
     expect_at_least("patterns::window", "left", left, -1);
     expect_at_least("patterns::window", "right", right, -1);
-    return Pattern(std::make_shared<Band>(left, right, 1, call("window", {left, right})));
+    return pattern_of(std::make_shared<Band>(left, right, 1, call("window", {left, right})));
 }
 
 Pattern padding(std::vector<std::int64_t> lengths) {
@@ -215,7 +215,7 @@ Pattern prefix(std::vector<std::int64_t> lengths) {
 
 Pattern strided(std::int64_t stride) {
     expect_at_least("patterns::strided", "stride", stride, 1);
-    return Pattern(std::make_shared<Band>(-1, -1, stride, call("strided", {stride})));
+    return pattern_of(std::make_shared<Band>(-1, -1, stride, call("strided", {stride})));
 }
 
 Pattern fixed(std::int64_t stride, std::int64_t summary) {
@@ -223,15 +223,15 @@ Pattern fixed(std::int64_t stride, std::int64_t summary) {
     if (summary < 1 || summary > stride) {
         fail("patterns::fixed", "summary: expected 1 to ", stride, " (stride), got ", summary);
     }
-    return Pattern(std::make_shared<Fixed>(stride, summary));
+    return pattern_of(std::make_shared<Fixed>(stride, summary));
 }
 
 Pattern dilated(std::int64_t left, std::int64_t right, std::int64_t dilation) {
     expect_at_least("patterns::dilated", "left", left, -1);
     expect_at_least("patterns::dilated", "right", right, -1);
     expect_at_least("patterns::dilated", "dilation", dilation, 1);
-    return Pattern(std::make_shared<Band>(reach(left, dilation), reach(right, dilation), dilation,
-                                          call("dilated", {left, right, dilation})));
+    return pattern_of(std::make_shared<Band>(reach(left, dilation), reach(right, dilation), dilation,
+                                             call("dilated", {left, right, dilation})));
 }
 
 }  // namespace patterns

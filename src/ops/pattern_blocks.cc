@@ -315,7 +315,7 @@ Pattern patterns::random_blocks(std::int64_t block, std::int64_t blocks, std::in
         fail(function, "blocks: expected less than 2^31, got ", blocks);
     }
     if (count < 0 || count > blocks) { fail(function, "count: expected 0 to ", blocks, " (blocks), got ", count); }
-    return Pattern(std::make_shared<RandomBlocks>(block, blocks, count, seed));
+    return pattern_of(std::make_shared<RandomBlocks>(block, blocks, count, seed));
 }
 
 Pattern patterns::blocks(std::int64_t query_block_size, std::int64_t key_block_size, std::span<const BlockPair> pairs) {
@@ -327,7 +327,7 @@ Pattern patterns::blocks(std::int64_t query_block_size, std::int64_t key_block_s
         if (query_block < 0) fail(function, "pairs[", n, "].query_block: expected at least 0, got ", query_block);
         if (key_block < 0) fail(function, "pairs[", n, "].key_block: expected at least 0, got ", key_block);
     }
-    return Pattern(
+    return pattern_of(
         std::make_shared<Blocks>(query_block_size, key_block_size, std::vector<BlockPair>(pairs.begin(), pairs.end())));
 }
 

@@ -191,12 +191,12 @@ Pattern patterns::document(std::vector<std::vector<std::int64_t>> ids) {
             fail("patterns::document", "ids[", b, "]: expected less than 2^32 positions, got ", ids[b].size());
         }
     }
-    return Pattern(std::make_shared<Document>(ids));
+    return pattern_of(std::make_shared<Document>(ids));
 }
 
 Pattern patterns::global_tokens(std::vector<std::int64_t> positions) {
     expect_none_negative("patterns::global_tokens", "positions", positions);
-    return Pattern(std::make_shared<GlobalTokens>(std::move(positions)));
+    return pattern_of(std::make_shared<GlobalTokens>(std::move(positions)));
 }
 
 }  // namespace heed

@@ -13,6 +13,7 @@
 #include <heed/error.h>
 #include <heed/pattern.h>
 
+#include "base/access.h"
 #include "kernel/pattern_program.h"
 
 namespace heed {
@@ -48,6 +49,14 @@ struct Pattern::Node {
 /// Takes the bands (causal, window) out of what a pattern asks for together, narrowing left and right by them: kernels
 /// know bands by heart. Returns the rest, absent where nothing is left.
 Pattern without_bands(const Pattern& pattern, std::int64_t& left, std::int64_t& right);
+
+/// Behind a pattern; null where it is absent.
+inline const std::shared_ptr<const Pattern::Node>& node_of(const Pattern& pattern) {
+    return detail::Access::node(pattern);
+}
+inline Pattern pattern_of(std::shared_ptr<const Pattern::Node> node) {
+    return detail::Access::pattern<Pattern>(std::move(node));
+}
 
 namespace pattern_detail {
 

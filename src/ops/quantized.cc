@@ -2,6 +2,7 @@
 
 #include "base/dispatch.h"
 #include "base/huge_pages.h"
+#include "base/place.h"
 #include "cpu/quantized/tables.h"
 #include "kernel/quantized_problem.h"
 #include "ops/linear.h"
@@ -72,9 +73,9 @@ bool fill_panels(Context& context, const QuantizedMatrix& matrix, Group&& group)
     const std::int64_t panels = (matrix.outputs() + Layout::panel - 1) / Layout::panel;
     auto* data = const_cast<std::uint8_t*>(matrix.data());
     std::atomic<bool> sound = true;
-    const auto lock = context.pool().lock();
+    const auto lock = detail::pool_of(context).lock();
     const double numbers = static_cast<double>(matrix.outputs()) * static_cast<double>(matrix.inputs());
-    detail::parallel(context.pool(), panels, detail::effort_for(20 * numbers), [&](std::int64_t n, int) {
+    detail::parallel(detail::pool_of(context), panels, detail::effort_for(20 * numbers), [&](std::int64_t n, int) {
         for (std::int64_t g = 0; g < groups; ++g) {
             std::uint8_t* to = data + (n * groups + g) * Layout::group_bytes(four_bits);
             for (std::int64_t lane = 0; lane < Layout::panel; ++lane) {
@@ -179,8 +180,8 @@ void QuantizedMatrix::dequantize(Context& context, const MutableView& out) const
     const TensorRows rows = rows_of(out);
     const std::int64_t groups = groups_of(inputs_);
     const bool four_bits = format_ == WeightFormat::int4;
-    const auto lock = context.pool().lock();
-    for_rows(context.pool(), {outputs_, inputs_}, 10, [&](std::int64_t begin, std::int64_t end) {
+    const auto lock = detail::pool_of(context).lock();
+    for_rows(detail::pool_of(context), {outputs_, inputs_}, 10, [&](std::int64_t begin, std::int64_t end) {
         for (std::int64_t output = begin; output < end; ++output) {
             char* row = rows.row(output);
             for (std::int64_t k = 0; k < inputs_; ++k) {

@@ -1,103 +1,13 @@
 #include "reference/linear_attention.h"
 
-#include "reference/rows.h"
+#include "reference/linear_state.h"
 
 #include <cmath>
 
 namespace heed::reference {
 namespace {
 
-/// phi(x)
-Row feature(const LinearAttentionProblem& p, const Row& x) {
-    Row y(index(p.feature_size));
-    if (p.options.feature == FeatureMap::function) {
-        p.options.feature_function.map(x, y);
-        return y;
-    }
-    for (std::size_t n = 0; n < x.size(); ++n) {
-        switch (p.options.feature) {
-            case FeatureMap::elu_plus_one: y[n] = x[n] > 0 ? x[n] + 1 : std::exp(x[n]); break;
-            case FeatureMap::relu: y[n] = x[n] <= 0 ? 0 : x[n]; break;  // NaN stays
-            default: y[n] = x[n]; break;
-        }
-    }
-    return y;
-}
-/// of y = phi(x):  dx = phi'(x) dy
-Row feature_backward(const LinearAttentionProblem& p, const Row& x, const Row& dy) {
-    Row dx(x.size());
-    if (p.options.feature == FeatureMap::function) {
-        p.options.feature_function.backward(x, dy, dx);
-        return dx;
-    }
-    for (std::size_t n = 0; n < x.size(); ++n) {
-        switch (p.options.feature) {
-            case FeatureMap::elu_plus_one: dx[n] = x[n] > 0 ? dy[n] : dy[n] * std::exp(x[n]); break;
-            case FeatureMap::relu: dx[n] = x[n] <= 0 ? 0 : dy[n]; break;
-            default: dx[n] = dy[n]; break;
-        }
-    }
-    return dx;
-}
-
-/// S as F rows of E, and z.
-struct State {
-    std::vector<Row> s;
-    Row z;
-
-    explicit State(const LinearAttentionProblem& p)
-        : s(index(p.feature_size), Row(index(p.value_size), 0)), z(index(p.feature_size), 0) {}
-    State(const LinearAttentionProblem& p, const LinearState& from, std::int64_t b, std::int64_t n) : State(p) {
-        for (std::size_t f = 0; f < s.size(); ++f) {
-            const auto at = static_cast<std::int64_t>(f);
-            if (from.s) { s[f] = row_of(from.s, b, n, at); }
-            if (from.z) { z[f] = read_number(from.z.dtype(), from.z.data(), z_offset(from.z, b, n, at)); }
-        }
-    }
-    void store(const MutableLinearState& to, std::int64_t b, std::int64_t n) const {
-        for (std::size_t f = 0; f < s.size(); ++f) {
-            const auto at = static_cast<std::int64_t>(f);
-            if (to.s) { put_row(to.s, b, n, at, s[f]); }
-            if (to.z) { write_number(to.z.dtype(), to.z.data(), z_offset(to.z, b, n, at), z[f]); }
-        }
-    }
-    /// S = factor S, z = factor z
-    void scale(double factor) {
-        for (Row& row : s) {
-            for (double& x : row) { x *= factor; }
-        }
-        for (double& x : z) { x *= factor; }
-    }
-    /// S += factor x y^T, z += z_factor x
-    void add_outer(double factor, const Row& x, const Row& y, double z_factor) {
-        for (std::size_t f = 0; f < s.size(); ++f) { add(s[f], factor * x[f], y); }
-        add(z, z_factor, x);
-    }
-    /// <S, other S> + z . other z
-    double dot_with(const State& other) const {
-        double sum = dot(z, other.z);
-        for (std::size_t f = 0; f < s.size(); ++f) { sum += dot(s[f], other.s[f]); }
-        return sum;
-    }
-    /// x^T S
-    Row read(const Row& x) const {
-        Row y(s.empty() ? 0 : s[0].size(), 0);
-        for (std::size_t f = 0; f < s.size(); ++f) { add(y, x[f], s[f]); }
-        return y;
-    }
-    /// S y
-    Row read_columns(const Row& y) const {
-        Row x(s.size());
-        for (std::size_t f = 0; f < s.size(); ++f) { x[f] = dot(s[f], y); }
-        return x;
-    }
-
-private:
-    template <class AnyView>
-    static std::int64_t z_offset(const AnyView& view, std::int64_t b, std::int64_t n, std::int64_t f) {
-        return b * view.stride(0) + n * view.stride(1) + f * view.stride(2);
-    }
-};
+using State = LinearStateRows;
 
 /// Tokens [begin, end) of state n of batch entry b: mapped keys, values, and the powers of the decay.
 struct Chunk {
@@ -336,8 +246,13 @@ std::int64_t chunk_of(const LinearAttentionProblem& p) {
 
 Kernel<LinearAttentionProblem> linear_attention_kernel() {
     return reference_kernel<LinearAttentionProblem>(
-        [](detail::Place&, const LinearAttentionProblem& p) { linear_attend(p, chunk_of(p)); },
-        [](detail::Place&, const LinearAttentionProblem& p) { linear_attend_backward(p, chunk_of(p)); });
+        [](detail::Place&, const LinearAttentionProblem& p) {
+            if (!p.gated()) { return linear_attend(p, chunk_of(p)); }
+            p.options.form == LinearForm::quadratic ? gated_linear_attend_quadratic(p) : gated_linear_attend(p);
+        },
+        [](detail::Place&, const LinearAttentionProblem& p) {
+            p.gated() ? gated_linear_attend_backward(p) : linear_attend_backward(p, chunk_of(p));
+        });
 }
 
 }  // namespace heed::reference

@@ -9,6 +9,12 @@ namespace heed::reference {
 void linear_attend(const LinearAttentionProblem& problem, std::int64_t chunk);
 void linear_attend_backward(const LinearAttentionProblem& problem, std::int64_t chunk);
 
+/// The same with a decay per token or the delta rule: the recurrence, a token at a time.
+void gated_linear_attend(const LinearAttentionProblem& problem);
+void gated_linear_attend_backward(const LinearAttentionProblem& problem);
+/// The matrix of all tokens.
+void gated_linear_attend_quadratic(const LinearAttentionProblem& problem);
+
 Kernel<LinearAttentionProblem> linear_attention_kernel();
 
 }  // namespace heed::reference

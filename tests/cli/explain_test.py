@@ -50,7 +50,7 @@ class Explain(CliTest):
         self.assertIn("matmul  8,16,32  f64", text)
         self.assertIn("-> reference", text)
         for operation, shape in (("rope", "1,2,3,8"), ("merge", "1,2,3,8"), ("linear_attend", "1,2,1,5,5,8"),
-                                 ("attend_backward", "1,2,1,5,5,8")):
+                                 ("attend_backward", "1,2,1,5,5,8"), ("layer_norm", "3,8"), ("rms_norm", "3,8")):
             report = json.loads(self.succeed("explain", operation, "--shape", shape, "--json", "--kernel", "reference"))
             self.assertEqual([entry["kernel"] for entry in report], ["reference"], operation)
             self.assertEqual(report[0]["operation"], operation)

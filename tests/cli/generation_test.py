@@ -64,6 +64,20 @@ class Generation(CliTest):
         self.assertIn("wte.weight", self.succeed("inspect", self.model / "model.safetensors"))
         json.loads(self.succeed("inspect", self.model, "--config"))
 
+    def test_numbers_of_8_bits(self):
+        folder = pathlib.Path(self.scratch.name) / "small_numbers"
+        folder.mkdir()
+        header = {"plain": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]},
+                  "small": {"dtype": "F8_E4M3", "shape": [2, 2], "data_offsets": [4, 8]}}
+        text = json.dumps(header).encode()
+        (folder / "model.safetensors").write_bytes(len(text).to_bytes(8, "little") + text + bytes(4) + b"\x38\xb8\x7e\x01")
+        rows = json.loads(self.succeed("inspect", folder / "model.safetensors", "--json"))
+        self.assertEqual([(row["dtype"], row["bytes"]) for row in rows], [("f32", 4), ("F8_E4M3", 4)])
+        out = folder / "converted"
+        self.succeed("convert", folder, "--dtype", "bf16", "--out", out)
+        written = (out / "model.safetensors").read_bytes()
+        self.assertIn(bytes.fromhex("803f 80bf e043 003b"), written)  # 1, -1, 448, 2^-9
+
     def test_convert_types(self):
         out = pathlib.Path(self.scratch.name) / "half"
         self.succeed("convert", self.model, "--dtype", "bf16", "--out", out)

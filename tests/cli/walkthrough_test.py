@@ -30,6 +30,25 @@ class Default(CliTest):
         self.assertNotIn("\x1b", text)
         self.assertIn("Checked: ", text)
 
+    def test_chinese(self):
+        options = ["--tokens", "20", "--heads", "6", "--kv-heads", "3", "--batch", "2", "--causal", "--dropout", "0.3",
+                   "--softcap", "4", "--alibi", "--window", "9,0"]
+        for arguments in ([], options):
+            english = self.succeed("walkthrough", *arguments)
+            chinese = self.succeed("walkthrough", *arguments, "--lang", "zh")
+            # The same numbers in the same order, and no English sentence left.
+            number = r"-?\d+\.\d{4}"
+            self.assertEqual(re.findall(number, chinese), re.findall(number, english))
+            for line in chinese.splitlines():
+                words = [w for w in re.findall(r"[A-Za-z]{3,}", line) if w not in ("inf", "exp", "sum", "tanh", "where",
+                         "hidden", "bias", "slope", "keep", "softmax", "dropout", "sqrt", "head", "ALiBi", "heed",
+                         "attend", "attention", "weights")]
+                self.assertEqual(words, [], line)
+            self.assertIn("查询", chinese)
+        titles = [step["title"] for step in json.loads(self.succeed("walkthrough", "--lang", "zh", "--json"))["runs"][0]["steps"]]
+        self.assertTrue(all(re.search("[\u4e00-\u9fff]", title) for title in titles), titles)
+        self.refuse("walkthrough", "--lang", "fr", saying="--lang: expected en or zh, got 'fr'")
+
     def test_json(self):
         report = json.loads(self.succeed("walkthrough", "--json"))
         for n, scale in enumerate((1, 0.5)):

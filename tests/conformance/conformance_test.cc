@@ -118,38 +118,42 @@ TEST(Conformance, TableIsLargeAndCoversEveryPair) {
     EXPECT_EQ(coverage.covered, coverage.pairs);
 }
 
-/// The same case within what the kernels for Hopper take: bands and lengths of 16-bit tensors.
-Case as_band(Case c) {
+/// The same case within what the kernels for Hopper take: 16-bit tensors of their head sizes, and bands and lengths
+/// alone where `bands` are asked for.
+Case for_hopper(Case c, bool bands) {
     const auto set = [&](Axis axis, std::string_view value) {
         const auto& values = info(axis).values;
         const auto found = std::find(values.begin(), values.end(), value);
         c.choice[static_cast<std::size_t>(axis)] = static_cast<int>(found - values.begin());
     };
-    for (const Axis axis :
-         {Axis::allow, Axis::pattern, Axis::bias, Axis::alibi, Axis::sinks, Axis::positions, Axis::dropout}) {
-        set(axis, "none");
+    if (bands) {
+        for (const Axis axis :
+             {Axis::allow, Axis::pattern, Axis::bias, Axis::alibi, Axis::sinks, Axis::positions, Axis::dropout}) {
+            set(axis, "none");
+        }
+        set(Axis::softcap, "0");
+        if (c[Axis::scale] == "-0.2" || c[Axis::scale] == "0") { set(Axis::scale, "0.3"); }
+        if (c.number % 5 == 0) { set(Axis::queries, "1"); }
     }
-    set(Axis::softcap, "0");
     const char* size = c.number % 2 == 0 ? "64" : "128";
     set(Axis::head_size, size);
     set(Axis::value_size, size);
     if (c[Axis::dtype] == "f32") { set(Axis::dtype, "bf16"); }
-    if (c[Axis::scale] == "-0.2" || c[Axis::scale] == "0") { set(Axis::scale, "0.3"); }
     if (c[Axis::layout] != "BTHD") { set(Axis::layout, "BHTD"); }
-    if (c.number % 5 == 0) { set(Axis::queries, "1"); }
     return c;
 }
 
-TEST(Conformance, BandsOnTheGpu) {
+TEST(Conformance, HopperOnTheGpu) {
     const std::vector<std::string> kernels = kernels_to_test(true);
     if (kernels.empty()) { GTEST_SKIP() << "no GPU, or heed built without CUDA"; }
     Context context(2);
-    for (const std::string kernel : {"cuda-sm90", "cuda-sm90/decode"}) {
+    for (const std::string kernel : {"cuda-sm90", "cuda-sm90/decode", "cuda-sm90/general"}) {
+        const bool bands = kernel != "cuda-sm90/general";
         Worst worst;
         int ran = 0;
         int failed = 0;
-        for (const Case& original : cases_to_test(2)) {
-            const Case c = as_band(original);
+        for (const Case& original : cases_to_test(bands ? 2 : 1)) {
+            const Case c = for_hopper(original, bands);
             const Problem problem(c);
             const auto outputs = run(context, problem, kernel);
             if (outputs == nullptr) { continue; }
@@ -175,7 +179,7 @@ TEST(Conformance, EveryKernelEveryCase) {
     Context context(2);
     std::vector<std::string> kernels = kernels_to_test();
     for (const std::string& kernel : kernels_to_test(true)) {
-        if (kernel == "cuda-any") { kernels.push_back(kernel); }  // the others: BandsOnTheGpu
+        if (kernel == "cuda-any") { kernels.push_back(kernel); }  // the others: HopperOnTheGpu
     }
     ASSERT_FALSE(kernels.empty()) << "HEED_CONFORMANCE_KERNELS names no kernel that runs on this machine";
     std::vector<Worst> worst(kernels.size());

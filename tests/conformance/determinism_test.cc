@@ -146,10 +146,17 @@ TEST(Determinism, NeighboursInTheBatchChangeNothing) {
             Tensor dq(p.out_dtype, alone.q.shape());
             Tensor dk(p.out_dtype, alone.k.shape());
             Tensor dv(p.out_dtype, alone.v.shape());
-            attend(context, alone.q, alone.k, alone.v, out, alone.options, lse);
+            attend(context, alone.q, alone.k, alone.v, {.out = out, .lse = lse}, alone.options);
             if (!forward_only()) {
-                attend_backward(context, alone.q, alone.k, alone.v, out, lse, alone.dout,
-                                {.dq = dq, .dk = dk, .dv = dv}, alone.options, alone.dlse);
+                attend_backward(context,
+                                {.q = alone.q,
+                                 .k = alone.k,
+                                 .v = alone.v,
+                                 .out = out,
+                                 .lse = lse,
+                                 .dout = alone.dout,
+                                 .dlse = alone.dlse},
+                                {.dq = dq, .dk = dk, .dv = dv}, alone.options);
             }
             if (out_without_lse(p)) { attend(context, alone.q, alone.k, alone.v, out, alone.options); }
             const auto expect_same = [&](const char* name, const Tensor& got, const View& whole, std::int64_t begin) {
@@ -195,10 +202,10 @@ TEST(Determinism, SameBitsForLongSequences) {
                     now.emplace_back(DType::f32, shape);
                 }
                 const AttentionOptions options{.causal = s.causal, .kernel = kernel};
-                attend(context, q, k, v, now[0], options, now[1]);
+                attend(context, q, k, v, {.out = now[0], .lse = now[1]}, options);
                 if (!forward_only()) {
-                    attend_backward(context, q, k, v, now[0], now[1], q, {.dq = now[2], .dk = now[3], .dv = now[4]},
-                                    options);
+                    attend_backward(context, {.q = q, .k = k, .v = v, .out = now[0], .lse = now[1], .dout = q},
+                                    {.dq = now[2], .dk = now[3], .dv = now[4]}, options);
                 }
                 if (first.empty()) {
                     first = std::move(now);

@@ -83,7 +83,7 @@ std::unique_ptr<Outputs> run_on_gpu(const Problem& p, const std::string& kernel)
         return std::string(error.what()).find("a kernel that fits") != std::string::npos;
     };
     try {
-        attend(context, q, k, v, out, options, lse);
+        attend(context, q, k, v, {.out = out, .lse = lse}, options);
     } catch (const Error& error) {
         if (declined(error)) { return nullptr; }
         throw;
@@ -98,7 +98,8 @@ std::unique_ptr<Outputs> run_on_gpu(const Problem& p, const std::string& kernel)
         const View dout = mirror.input(p.dout), dlse = mirror.input(p.dlse);
         AttentionOptions backward = options;
         if (kernel.ends_with("/decode")) { backward.kernel = "cuda-any"; }  // a forward pass alone
-        attend_backward(context, q, k, v, out, lse, dout, gradients, backward, dlse);
+        attend_backward(context, {.q = q, .k = k, .v = v, .out = out, .lse = lse, .dout = dout, .dlse = dlse},
+                        gradients, backward);
     }
     if (out_without_lse(p)) { attend(context, q, k, v, out, options); }
     context.synchronise();

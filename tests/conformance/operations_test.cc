@@ -8,6 +8,7 @@
 #include <heed/linear_attention.h>
 #include <heed/matmul.h>
 #include <heed/merge.h>
+#include <heed/norm.h>
 #include <heed/positions.h>
 
 #include "conformance/problem.h"
@@ -21,6 +22,7 @@
 #include <deque>
 #include <functional>
 #include <map>
+#include <memory>
 
 namespace heed::conformance {
 namespace {
@@ -120,12 +122,105 @@ void add_linear_attention(std::vector<Operation>& all) {
     }
 }
 
+void add_norms(std::vector<Operation>& all) {
+    for (const std::int64_t columns : {7, 64, 333}) {
+        const Shape x{2, 9, columns}, row{columns};
+        all.push_back({"layer_norm " + std::to_string(columns),
+                       {x, row, row},
+                       {x},
+                       [](Context& c, const Views& in, const Targets& out) {
+                           layer_norm(c, in[0], out[0], {.weight = in[1], .bias = in[2]});
+                       },
+                       256});
+        all.push_back(
+            {"rms_norm " + std::to_string(columns),
+             {x, row},
+             {x},
+             [](Context& c, const Views& in, const Targets& out) { rms_norm(c, in[0], out[0], {.weight = in[1]}); },
+             256});
+        all.push_back({"layer_norm backward " + std::to_string(columns),
+                       {x, x, row},
+                       {x, row, row},
+                       [](Context& c, const Views& in, const Targets& out) {
+                           layer_norm_backward(c, in[0], in[1], {.dx = out[0], .dweight = out[1], .dbias = out[2]},
+                                               {.weight = in[2]});
+                       },
+                       2048});
+    }
+}
+
+/// Fixed gates for any call: decays and shares at which 90 tokens of normal numbers neither vanish nor explode.
+struct FixedGates {
+    Tensor log_decay, beta;
+
+    FixedGates(std::int64_t heads, std::int64_t tokens, std::int64_t size)
+        : log_decay(DType::f32, {2, heads, tokens, size}), beta(DType::f32, {2, heads, tokens}) {
+        testing::Random random(7);
+        const auto uniform = [&] { return static_cast<float>(std::exp(-std::abs(random.normal()))); };
+        for (std::int64_t n = 0; n < log_decay.elements(); ++n) { log_decay.as<float>()[n] = -0.5F * uniform(); }
+        for (std::int64_t n = 0; n < beta.elements(); ++n) {
+            beta.as<float>()[n] = uniform() / static_cast<float>(size);
+        }
+    }
+    LinearAttentionOptions options(UpdateRule rule, bool each_row) const {
+        LinearAttentionOptions o{.feature = FeatureMap::identity, .normalise = false, .scale = 0.2};
+        o.rule = rule;
+        const View all = log_decay;
+        o.log_decay = each_row ? all
+                               : View(all.dtype(), all.data(), Shape{all.extent(0), all.extent(1), all.extent(2)},
+                                      Shape{all.stride(0), all.stride(1), all.stride(2)});
+        if (rule == UpdateRule::delta) { o.beta = beta; }
+        return o;
+    }
+};
+
+void add_gated_linear_attention(std::vector<Operation>& all) {
+    for (const UpdateRule rule : {UpdateRule::sum, UpdateRule::delta}) {
+        for (const bool each_row : {false, true}) {
+            for (const auto& [heads, size] : {std::pair{2, 8}, std::pair{4, 35}}) {
+                const Shape q{2, 4, 90, size}, k{2, 2, 90, size}, states{2, heads, size, size};
+                const auto gates = std::make_shared<const FixedGates>(heads, 90, size);
+                const LinearAttentionOptions options = gates->options(rule, each_row);
+                const std::string name = std::string("linear_attend ") +
+                                         (rule == UpdateRule::delta ? "delta " : "gated ") +
+                                         (each_row ? "each row " : "") + std::to_string(size);
+                all.push_back({name,
+                               {q, k, k, states},
+                               {q, states},
+                               [=](Context& c, const Views& in, const Targets& out) {
+                                   linear_attend(c, in[0], in[1], in[2], out[0], options, {in[3], {}}, {out[1], {}});
+                                   (void)gates;
+                               },
+                               512,
+                               {3},
+                               {1}});
+                all.push_back(
+                    {name + " backward",
+                     {q, k, k, q, states, states},
+                     {q, k, k, states, options.log_decay.shape()},
+                     [=](Context& c, const Views& in, const Targets& out) {
+                         const LinearAttentionGradients gradients{
+                             .dq = out[0], .dk = out[1], .dv = out[2], .dinitial = {out[3], {}}, .dlog_decay = out[4]};
+                         linear_attend_backward(c, in[0], in[1], in[2], in[3], gradients, options, {in[4], {}},
+                                                {in[5], {}});
+                         (void)gates;
+                     },
+                     2048,
+                     {4, 5},
+                     {3, 4}});
+            }
+        }
+    }
+}
+
 std::vector<Operation> operations() {
     std::vector<Operation> all;
     add_rope(all);
     add_matmul(all);
     add_merge(all);
     add_linear_attention(all);
+    add_norms(all);
+    add_gated_linear_attention(all);
     return all;
 }
 

@@ -326,7 +326,7 @@ double Problem::sink(std::int64_t h) const {
 }
 
 bool Problem::keeps(std::int64_t n, std::int64_t h, std::int64_t i, std::int64_t j) const {
-    const Dropout& d = options.dropout;
+    const AttentionDropout& d = options.dropout;
     if (d.keep) {
         const std::int64_t index[4] = {n, h, i, j};
         std::int64_t offset = 0;
@@ -337,7 +337,7 @@ bool Problem::keeps(std::int64_t n, std::int64_t h, std::int64_t i, std::int64_t
     }
     if (d.p == 0) { return true; }
     const auto word = [](std::int64_t x) { return static_cast<std::uint32_t>(x); };
-    const auto words = philox4x32({word(j) / 4, word(i), word(n * H + h), d.offset}, d.seed);
+    const auto words = philox4x32({word(j) / 4, word(i), word(n * H + h), d.offset}, d.seed.value_or(0));
     return static_cast<double>(words[static_cast<std::size_t>(j % 4)]) >= std::round(d.p * 4294967296.0);
 }
 

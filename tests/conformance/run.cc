@@ -82,11 +82,18 @@ std::unique_ptr<Outputs> run(Context& context, const Problem& p, const std::stri
     auto outputs = std::make_unique<Outputs>(p);
     AttentionOptions options = p.options;
     options.kernel = kernel;
-    attend(context, p.q.view(), p.k.view(), p.v.view(), outputs->out.mutable_view(), options,
-           outputs->lse.mutable_view());
+    attend(context, p.q.view(), p.k.view(), p.v.view(),
+           {.out = outputs->out.mutable_view(), .lse = outputs->lse.mutable_view()}, options);
     if (!forward_only()) {
-        attend_backward(context, p.q.view(), p.k.view(), p.v.view(), outputs->out.view(), outputs->lse.view(),
-                        p.dout.view(), outputs->gradients(), options, p.dlse.view());
+        attend_backward(context,
+                        {.q = p.q.view(),
+                         .k = p.k.view(),
+                         .v = p.v.view(),
+                         .out = outputs->out.view(),
+                         .lse = outputs->lse.view(),
+                         .dout = p.dout.view(),
+                         .dlse = p.dlse.view()},
+                        outputs->gradients(), options);
     }
     if (out_without_lse(p)) {
         attend(context, p.q.view(), p.k.view(), p.v.view(), outputs->out.mutable_view(), options);
@@ -122,8 +129,10 @@ Results oracle(Context& context, const Problem& p) {
     on_request(dslopes, gradients.dalibi_slopes, p.options.alibi_slopes);
     AttentionOptions options = p.options;
     options.kernel = "reference";
-    attend(context, q, k, v, out, options, lse);
-    attend_backward(context, q, k, v, out, lse, dout, gradients, options, dlse ? View(dlse) : View());
+    attend(context, q, k, v, {.out = out, .lse = lse}, options);
+    attend_backward(context,
+                    {.q = q, .k = k, .v = v, .out = out, .lse = lse, .dout = dout, .dlse = dlse ? View(dlse) : View()},
+                    gradients, options);
     return {.out = numbers_of(out),
             .lse = numbers_of(lse),
             .dq = numbers_of(dq),

@@ -123,7 +123,7 @@ void check(const std::filesystem::path& path, const std::string& kernel, DType d
     const Shape rows{golden.q.shape()[0], golden.q.shape()[1], golden.q.shape()[2]};
     Tensor out(dtype, golden.dout.shape());
     Tensor lse(dtype, rows);
-    attend(context, golden.q, golden.k, golden.v, out, golden.options, lse);
+    attend(context, golden.q, golden.k, golden.v, {.out = out, .lse = lse}, golden.options);
     expect_close("out", out, golden.expected("out"), tolerance);
     expect_close("lse", lse, golden.expected("lse"), tolerance);
 
@@ -141,7 +141,8 @@ void check(const std::filesystem::path& path, const std::string& kernel, DType d
         dsinks = Tensor(dtype, golden.options.sinks.shape());
         gradients.dsinks = dsinks;
     }
-    attend_backward(context, golden.q, golden.k, golden.v, out, lse, golden.dout, gradients, golden.options);
+    attend_backward(context, {.q = golden.q, .k = golden.k, .v = golden.v, .out = out, .lse = lse, .dout = golden.dout},
+                    gradients, golden.options);
     expect_close("dq", dq, golden.expected("dq"), tolerance, least);
     expect_close("dk", dk, golden.expected("dk"), tolerance, least);
     expect_close("dv", dv, golden.expected("dv"), tolerance);

@@ -46,10 +46,19 @@ void f(heed::Context& context, heed::View x, heed::MutableView y) {
     heed::attend(context, x, x, x, y, {.scale = 0.125, .causal = true, .window = {.left = 3, .right = 0}});
 }
 
+// accepted: outputs by name
+void f(heed::Context& context, heed::View x, heed::MutableView y) {
+    heed::attend(context, x, x, x, {.out = y, .lse = y});
+    heed::attend(context, x, x, x, {.out = y}, {.causal = true});
+}
+
+// refused: an output that may not be written, by name: could not convert
+void f(heed::Context& context, heed::View x) { heed::attend(context, x, x, x, heed::AttentionOutputs{.out = x}); }
+
 // refused: an option that does not exist: has no non-static data member
 void f(heed::Context& context, heed::View x, heed::MutableView y) {
     heed::attend(context, x, x, x, y, heed::AttentionOptions{.casual = true});
 }
 
-// refused: a number of threads where a context belongs: invalid initialization
+// refused: a number of threads where a context belongs: no known conversion
 void f(heed::View x, heed::MutableView y) { heed::attend(4, x, x, x, y); }

@@ -2,6 +2,7 @@
 
 import array
 import ctypes
+import json
 
 import numpy as np
 import pytest
@@ -295,3 +296,24 @@ def test_kinds_of_numpy_arrays(small):
         assert (heed.attend(q, k, v, query_positions=positions.astype(integer)) == expected).all()
     with pytest.raises(ValueError, match=r"\[attend\] k: .*byte order"):
         heed.attend(q, k.astype(">f4"), v)
+
+
+def test_files_with_numbers_of_8_bits(tmp_path):
+    """One such tensor keeps nobody from the others."""
+    path = tmp_path / "mixed.safetensors"
+    header = {
+        "plain": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]},
+        "small": {"dtype": "F8_E4M3", "shape": [2, 2], "data_offsets": [8, 12]},
+        "wide": {"dtype": "F8_E5M2", "shape": [4], "data_offsets": [12, 16]},
+        "complex": {"dtype": "C64", "shape": [1], "data_offsets": [16, 24]},
+    }
+    text = json.dumps(header).encode()
+    data = np.float32([1, 2]).tobytes() + b"\x38\xb8\x7e\x01" + b"\x3c\xbc\x7b\x7c" + b"12345678"
+    path.write_bytes(len(text).to_bytes(8, "little") + text + data)
+    file = heed.SafetensorsFile(path)
+    assert file["plain"].tolist() == [1, 2]
+    assert file["small"].tolist() == [[1, -1], [448, 2**-9]] and file.dtype("small") == "f32"
+    assert file["wide"].tolist() == [1, -1, 57344, float("inf")]
+    assert file.shape("complex") == (1,)
+    with pytest.raises(heed.FileError, match="'complex': expected a type that heed can read, got C64"):
+        file["complex"]

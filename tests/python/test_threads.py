@@ -130,6 +130,14 @@ def test_a_forked_child_does_not_wait_for_a_team_it_does_not_have():
     assert os.waitstatus_to_exitcode(status) == 0
 
 
+@pytest.mark.parametrize("with_torch", [False, True])
+def test_omp_num_threads_is_followed(with_torch):
+    program = "import torch\n" * with_torch + "import heed\nprint(heed.Context().threads)"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=120)
+    assert done.stdout.strip() == "1", done.stderr
+
+
 def test_own_threads_until_torch_comes_and_by_wish():
     """In a process of its own: heed first, then torch."""
     program = """if True:

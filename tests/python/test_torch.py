@@ -151,6 +151,22 @@ def double(*shape):
     return torch.randn(shape, dtype=torch.float64, requires_grad=True)
 
 
+def test_gradcheck_of_gated_linear_attention():
+    q, k, v, s = double(1, 2, 5, 3), double(1, 2, 5, 3), double(1, 2, 5, 4), double(1, 2, 3, 4)
+    beta = torch.rand(1, 2, 5, dtype=torch.float64, requires_grad=True)
+    for shape in ((1, 2, 5), (1, 2, 5, 3)):
+        decay = (-torch.rand(shape, dtype=torch.float64)).requires_grad_()
+
+        def call(q, k, v, decay, beta, s):
+            options = {"rule": "delta", "feature": "identity", "normalise": False}
+            out, state = ht.linear_attention(
+                q, k, v, initial=(s, None), final=True, log_decay=decay, beta=beta, **options
+            )
+            return out, state.s
+
+        assert gradcheck(call, (q, k, v, decay, beta, s))
+
+
 def test_gradcheck_of_every_option():
     q, k, v = double(2, 2, 3, 4), double(2, 1, 5, 4), double(2, 1, 5, 3)
     bias, slopes, sinks = double(1, 2, 1, 5), double(2, 2), double(2)
@@ -234,7 +250,7 @@ def test_infini_state_is_a_value():
 
 
 @pytest.mark.parametrize(
-    "name", ["attend", "scaled_dot_product_attention", "rope", "linear_attention", "infini_attention"]
+    "name", ["attend", "scaled_dot_product_attention", "flex_attention", "rope", "linear_attention", "infini_attention"]
 )
 def test_docstring_examples(name):
     test = doctest.DocTestParser().get_doctest(

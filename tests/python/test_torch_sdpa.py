@@ -20,6 +20,7 @@ SHAPES = [
     ((2, 4, 7, 16), (2, 1, 9, 16)),
     ((2, 4, 0, 16), (2, 4, 3, 16)),
     ((0, 4, 2, 16), (0, 4, 3, 16)),
+    ((2, 4, 7, 0), (2, 4, 9, 0)),
 ]
 
 
@@ -41,6 +42,14 @@ def compare(arguments, options, dtype=torch.float32, ours=None):
 @pytest.mark.parametrize("q_shape, kv_shape", SHAPES)
 def test_sdpa_shapes(q_shape, kv_shape, causal):
     compare(three(q_shape, kv_shape, e=12, grad=True), {"is_causal": causal})
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_sdpa_values_without_columns(causal):
+    compare(three((2, 4, 7, 8), (2, 4, 9, 8), e=0, grad=True), {"is_causal": causal})
+    q, k, _ = three((2, 4, 7, 0), (2, 4, 9, 0))
+    out, lse = ht.attend(q, k, k, lse=True)
+    assert out.shape == (2, 4, 7, 0) and torch.allclose(lse, torch.full((2, 4, 7), 9.0).log())
 
 
 @pytest.mark.parametrize("dtype", TYPES)
@@ -101,18 +110,31 @@ def test_sdpa_dropout():
         ht.scaled_dot_product_attention(q, k, v, dropout_p=1.5)
 
 
-def test_sdpa_refuses_what_pytorch_refuses():
-    q, k, v = three((2, 4, 7, 16))
-    for options in (
-        {"attn_mask": torch.ones(7, 7, dtype=torch.bool), "is_causal": True},
-        {"attn_mask": torch.ones(7, 6, dtype=torch.bool)},
-    ):
-        with pytest.raises(RuntimeError):
-            sdpa(q, k, v, **options)
-        with pytest.raises(ValueError):
-            ht.scaled_dot_product_attention(q, k, v, **options)
-    with pytest.raises((ValueError, RuntimeError)):
-        ht.scaled_dot_product_attention(q, k[:, :2], v[:, :2])
+MISTAKES = {
+    "mask and causal": lambda f, q: f(q, q, q, attn_mask=torch.ones(7, 7, dtype=torch.bool), is_causal=True),
+    "mask of another size": lambda f, q: f(q, q, q, attn_mask=torch.ones(7, 6, dtype=torch.bool)),
+    "mask with another batch": lambda f, q: f(q, q, q, attn_mask=torch.ones(3, 1, 7, 7, dtype=torch.bool)),
+    "mask with more axes": lambda f, q: f(q, q, q, attn_mask=torch.ones(1, 2, 4, 7, 7, dtype=torch.bool)),
+    "mask of integers": lambda f, q: f(q, q, q, attn_mask=torch.ones(7, 7, dtype=torch.int64)),
+    "other heads": lambda f, q: f(q, q[:, :2], q[:, :2]),
+    "other head size": lambda f, q: f(q, q[..., :8], q),
+    "other batch": lambda f, q: f(q, torch.cat([q, q[:1]]), q),
+    "other type": lambda f, q: f(q, q.double(), q),
+    "integers": lambda f, q: f(q.long(), q.long(), q.long()),
+    "one axis": lambda f, q: f(q[0, 0, 0], q[0, 0, 0], q[0, 0, 0]),
+    "heads that do not divide": lambda f, q: f(q, q[:, :3], q[:, :3], enable_gqa=True),
+    "dropout above 1": lambda f, q: f(q, q, q, dropout_p=1.5),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_sdpa_mistakes_have_pytorchs_class(mistake):
+    (q, _, _) = three((2, 4, 7, 16))
+    with pytest.raises(Exception) as theirs:  # noqa: PT011
+        MISTAKES[mistake](sdpa, q)
+    with pytest.raises(ValueError) as ours:
+        MISTAKES[mistake](ht.scaled_dot_product_attention, q)
+    assert isinstance(ours.value, theirs.type), theirs.value
 
 
 def test_sdpa_modes():

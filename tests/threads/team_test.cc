@@ -3,6 +3,7 @@
 #include <heed/attention.h>
 #include <heed/context.h>
 
+#include "base/place.h"
 #include "base/pool.h"
 
 #include <atomic>
@@ -73,8 +74,8 @@ std::vector<float> expected() {
 std::set<std::thread::id> who_runs(Context& context) {
     std::mutex mutex;
     std::set<std::thread::id> who;
-    const auto lock = context.pool().lock();
-    detail::parallel(context.pool(), 200, true, [&](std::int64_t, int) {
+    const auto lock = detail::pool_of(context).lock();
+    detail::parallel(detail::pool_of(context), 200, true, [&](std::int64_t, int) {
         std::this_thread::sleep_for(std::chrono::microseconds(200));
         const std::lock_guard guard(mutex);
         who.insert(std::this_thread::get_id());
@@ -165,8 +166,8 @@ TEST(Team, ATaskThatThrowsLeavesTheTeamWhole) {
     Context context;
     for (int round = 0; round < 20; ++round) {
         {
-            const auto lock = context.pool().lock();
-            EXPECT_THROW(detail::parallel(context.pool(), 30, true,
+            const auto lock = detail::pool_of(context).lock();
+            EXPECT_THROW(detail::parallel(detail::pool_of(context), 30, true,
                                           [&](std::int64_t n, int) {
                                               if (n == round) { throw std::runtime_error("task"); }
                                           }),
@@ -228,8 +229,8 @@ TEST(Team, ManySmallJobs) {
     std::int64_t sum = 0;
     for (int round = 0; round < 3000; ++round) {
         std::atomic<std::int64_t> part{0};
-        const auto lock = context.pool().lock();
-        detail::parallel(context.pool(), 2 + round % 29, detail::Effort::awake,
+        const auto lock = detail::pool_of(context).lock();
+        detail::parallel(detail::pool_of(context), 2 + round % 29, detail::Effort::awake,
                          [&](std::int64_t n, int) { part += n + 1; });
         const std::int64_t count = 2 + round % 29;
         ASSERT_EQ(part, count * (count + 1) / 2);

@@ -240,8 +240,15 @@ void backward(Context& context, const Problem& p, const Tensor& out, const Tenso
     }
     Tensor dout(dtype, out.shape());  // zeros: dlse may come alone
     const auto start = std::chrono::steady_clock::now();
-    attend_backward(context, p.q, p.k, p.v, out, lse, p.dout ? p.dout.view() : std::as_const(dout).view(), gradients,
-                    p.options, p.dlse ? p.dlse.view() : View());
+    attend_backward(context,
+                    {.q = p.q,
+                     .k = p.k,
+                     .v = p.v,
+                     .out = out,
+                     .lse = lse,
+                     .dout = p.dout ? p.dout.view() : std::as_const(dout).view(),
+                     .dlse = p.dlse ? p.dlse.view() : View()},
+                    gradients, p.options);
     results.backward_ms = milliseconds_since(start);
     results.has_backward = true;
 }
@@ -255,7 +262,7 @@ Results compute(Context& context, const Problem& p, bool wants_weights, bool wan
     // In double for the backward pass, which subtracts it from scores that may be large.
     Tensor lse(DType::f64, {q[0], q[1], q[2]});
     const auto start = std::chrono::steady_clock::now();
-    attend(context, p.q, p.k, p.v, out, p.options, lse);
+    attend(context, p.q, p.k, p.v, {.out = out, .lse = lse}, p.options);
     results.forward_ms = milliseconds_since(start);
     results.tensors.emplace_back("lse", lse.to(dtype));
     if (wants_weights) {

@@ -8,6 +8,7 @@
 #include <heed/linear_attention.h>
 #include <heed/matmul.h>
 #include <heed/merge.h>
+#include <heed/norm.h>
 #include <heed/positions.h>
 #include <heed/tensor.h>
 
@@ -33,12 +34,13 @@ struct Qkv {
 
 void call_attend(Context& context, Sizes n, DType dtype) {
     Qkv x(n, dtype);
-    attend(context, x.q, x.k, x.v, x.out, {}, x.lse);
+    attend(context, x.q, x.k, x.v, {.out = x.out, .lse = x.lse});
 }
 void call_attend_backward(Context& context, Sizes n, DType dtype) {
     Qkv x(n, dtype);
     Tensor dq = blank(dtype, x.q.shape()), dk = blank(dtype, x.k.shape()), dv = blank(dtype, x.v.shape());
-    attend_backward(context, x.q, x.k, x.v, x.out, x.lse, x.out, {.dq = dq, .dk = dk, .dv = dv});
+    attend_backward(context, {.q = x.q, .k = x.k, .v = x.v, .out = x.out, .lse = x.lse, .dout = x.out},
+                    {.dq = dq, .dk = dk, .dv = dv});
 }
 void call_linear_attend(Context& context, Sizes n, DType dtype) {
     Qkv x(n, dtype);
@@ -58,6 +60,15 @@ void call_merge(Context& context, Sizes n, DType dtype) {
     const std::array<PartialResult, 2> parts = {PartialResult{first, lse}, PartialResult{second, lse}};
     merge(context, parts, out);
 }
+void call_layer_norm(Context& context, Sizes n, DType dtype) {
+    Tensor x = blank(dtype, {n[0], n[1]}), out = blank(dtype, x.shape());
+    layer_norm(context, x, out);
+}
+void call_rms_norm(Context& context, Sizes n, DType dtype) {
+    Tensor x = blank(dtype, {n[0], n[1]}), out = blank(dtype, x.shape());
+    rms_norm(context, x, out);
+}
+
 struct Operation {
     const char* name;
     const char* sizes;
@@ -65,12 +76,10 @@ struct Operation {
 };
 
 constexpr Operation operations[] = {
-    {"attend", "B,H,G,T,S,D", call_attend},
-    {"attend_backward", "B,H,G,T,S,D", call_attend_backward},
-    {"linear_attend", "B,H,G,T,S,D", call_linear_attend},
-    {"matmul", "M,N,K", call_matmul},
-    {"merge", "B,H,T,E", call_merge},
-    {"rope", "B,H,T,D", call_rope},
+    {"attend", "B,H,G,T,S,D", call_attend},    {"attend_backward", "B,H,G,T,S,D", call_attend_backward},
+    {"layer_norm", "ROWS,N", call_layer_norm}, {"linear_attend", "B,H,G,T,S,D", call_linear_attend},
+    {"matmul", "M,N,K", call_matmul},          {"merge", "B,H,T,E", call_merge},
+    {"rms_norm", "ROWS,N", call_rms_norm},     {"rope", "B,H,T,D", call_rope},
 };
 
 std::size_t count_of(const char* sizes) {

@@ -61,12 +61,18 @@ void print_rows(const std::vector<TensorRow>& rows, bool json) {
     fmt::print("{} tensors, {}\n", rows.size(), bytes_in_words(static_cast<double>(total)));
 }
 
+/// heed's name, or the format's for what heed has no type of.
+std::string type_of(const SafetensorsFile::Entry& entry) {
+    const bool has_bits_of_its_own = entry.file_type.starts_with("F8_") || entry.file_type.starts_with("F6_") ||
+                                     entry.file_type == "F4" || entry.file_type == "C64";
+    return std::string(has_bits_of_its_own ? entry.file_type : name_of(entry.dtype));
+}
+
 std::vector<TensorRow> rows_of(const SafetensorsFile& file) {
     std::vector<TensorRow> rows;
     for (const std::string& name : file.names()) {
         const SafetensorsFile::Entry& entry = file.entry(name);
-        rows.push_back({name, compact(entry.shape), std::string(name_of(entry.dtype)),
-                        static_cast<std::size_t>(entry.shape.elements()) * size_of(entry.dtype)});
+        rows.push_back({name, compact(entry.shape), type_of(entry), static_cast<std::size_t>(entry.end - entry.begin)});
     }
     return rows;
 }

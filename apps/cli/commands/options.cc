@@ -205,7 +205,7 @@ Json to_spec(const AttentionOptions& options) {
     if (options.dropout.p > 0) {
         spec["dropout"] = options.dropout.p;
         if (!options.dropout.keep) {
-            spec["seed"] = options.dropout.seed;
+            spec["seed"] = options.dropout.seed.value_or(0);
             spec["offset"] = options.dropout.offset;
         }
     }
@@ -234,8 +234,8 @@ std::string to_words(const AttentionOptions& o) {
     if (o.sinks) { words.emplace_back("sinks"); }
     if (o.dropout.p > 0) {
         words.push_back(o.dropout.keep ? fmt::format("dropout {} by dropout_keep", o.dropout.p)
-                                       : fmt::format("dropout {} seed {} offset {}", o.dropout.p, o.dropout.seed,
-                                                     o.dropout.offset));
+                                       : fmt::format("dropout {} seed {} offset {}", o.dropout.p,
+                                                     o.dropout.seed.value_or(0), o.dropout.offset));
     }
     return words.empty() ? "none" : fmt::format("{}", fmt::join(words, ", "));
 }

@@ -12,6 +12,7 @@
 #include "print/example.h"
 #include "print/matrix.h"
 #include "print/text.h"
+#include "print/walkthrough_words.h"
 
 namespace heed::cli {
 namespace {
@@ -25,9 +26,11 @@ struct WalkthroughArguments {
     std::string head;
     std::string threads = "0";
     std::string colour = "auto";
+    std::string language = "en";
     bool json = false;
     Settings settings;
 
+    const WalkthroughWords& words() const { return walkthrough_words(language); }
     bool is_random() const {
         return !batch.empty() || !tokens.empty() || !d_model.empty() || !heads.empty() || !kv_heads.empty();
     }
@@ -55,12 +58,12 @@ Example choose_example(const WalkthroughArguments& arguments) {
         };
         const std::int64_t heads = size("--heads", arguments.heads, 2);
         const std::uint64_t seed = arguments.settings.seed.value_or(0);
-        example.title = fmt::format("random, seed {}", seed);
+        example.title = arguments.words().random(seed);
         example.input = random_example(size("--batch", arguments.batch, 1), size("--tokens", arguments.tokens, 6),
                                        size("--d-model", arguments.d_model, heads * 4), heads,
                                        size("--kv-heads", arguments.kv_heads, heads), seed);
     } else {
-        example.title = "two tokens, identity projections";
+        example.title = arguments.words().two_tokens();
         example.input = teaching_example();
     }
     example.tokens = token_labels(example.input.x.shape()[1]);
@@ -75,9 +78,9 @@ std::vector<Run> compute(const WalkthroughArguments& arguments, const Example& e
     const bool is_default = arguments.file.empty() && !arguments.is_random();
     if (is_default && !options.scale) {
         options.scale = 1;
-        runs.push_back({"Without the scale", walk_through(context, example.input, options, entry)});
+        runs.push_back({arguments.words().without_scale(), walk_through(context, example.input, options, entry)});
         options.scale.reset();
-        runs.push_back({"With the scale", walk_through(context, example.input, options, entry)});
+        runs.push_back({arguments.words().with_scale(), walk_through(context, example.input, options, entry)});
     } else {
         runs.push_back({"", walk_through(context, example.input, options, entry)});
     }
@@ -97,7 +100,8 @@ Json numbers(const Tensor& values, int axis, std::int64_t& at) {
     return list;
 }
 
-void print_json(const Example& example, const std::vector<Run>& runs, const AttentionOptions& options) {
+void print_json(const Example& example, const std::vector<Run>& runs, const AttentionOptions& options,
+                const WalkthroughWords& words) {
     Json json;
     json["title"] = example.title;
     json["tokens"] = example.tokens;
@@ -114,7 +118,7 @@ void print_json(const Example& example, const std::vector<Run>& runs, const Atte
             Json operands = Json::array();
             for (const Shape& shape : step.operands) { operands.push_back(std::vector(shape.begin(), shape.end())); }
             item["steps"].push_back({{"name", step.name},
-                                     {"title", step.title},
+                                     {"title", words.step(run.steps, step, options)},
                                      {"formula", step.formula},
                                      {"operands", operands},
                                      {"shape", std::vector(step.shape.begin(), step.shape.end())},
@@ -128,21 +132,24 @@ void print_json(const Example& example, const std::vector<Run>& runs, const Atte
 
 class Printer {
 public:
-    Printer(const Example& example, const WalkthroughArguments& arguments, bool colour)
-        : example_(example), colour_(colour), tokens_(example.input.x.shape()[1]) {
+    Printer(const Example& example, const AttentionOptions& options, const WalkthroughArguments& arguments, bool colour)
+        : example_(example),
+          options_(options),
+          words_(arguments.words()),
+          colour_(colour),
+          tokens_(example.input.x.shape()[1]) {
         if (!arguments.head.empty()) {
             only_head_ = parse_integer("--head", arguments.head, 0, example.input.heads - 1);
         }
     }
 
-    void headline(const Walkthrough& w, const AttentionOptions& options) const {
+    void headline(const Walkthrough& w) const {
         const Shape& x = example_.input.x.shape();
         const Shape& q = w.find("query_heads")->shape;
-        fmt::print("{}\n", strong("Attention, step by step: " + example_.title, colour_));
-        fmt::print("{} of {} of size {}; {} of size {}{}; options: {}\n", plural(x[0], "sequence"),
-                   plural(x[1], "token"), x[2], plural(w.heads, "head"), q[3],
-                   w.kv_heads == w.heads ? "" : fmt::format(", {} for keys and values", w.kv_heads), to_words(options));
-        if (x[0] > 1) { fmt::print("numbers are those of sequence {}; shapes are those of all\n", w.batch_entry); }
+        fmt::print("{}\n", strong(words_.heading(example_.title), colour_));
+        const WalkthroughSizes sizes{x[0], x[1], x[2], w.heads, q[3], w.kv_heads};
+        fmt::print("{}\n", words_.sizes(sizes, options_));
+        if (x[0] > 1) { fmt::print("{}\n", words_.entry(w.batch_entry)); }
     }
 
     /// A part that begins where the steps told in common end.
@@ -154,7 +161,7 @@ public:
 
     void step(const Walkthrough& w, const WalkthroughStep& s) {
         if (s.name == "key_heads" || s.name == "value_heads") { return; }  // told with the queries
-        fmt::print("\n{:>2}  {}\n", ++number_, strong(s.title, colour_));
+        fmt::print("\n{:>2}  {}\n", ++number_, strong(words_.step(w, s, options_), colour_));
         if (s.name == "query_heads") {
             for (const char* name : {"query_heads", "key_heads", "value_heads"}) { shape_line(*w.find(name)); }
             return;
@@ -176,27 +183,20 @@ public:
             const std::string shape = compact(w.find(name)->shape);
             if (shapes.empty() || shapes.back() != shape) { shapes.push_back(shape); }
         }
-        fmt::print("\nShapes: {}\n", fmt::join(shapes, " -> "));
+        fmt::print("\n{}{}\n", words_.shapes(), fmt::join(shapes, " -> "));
         double difference = 0;
         for (const Run& run : runs) { difference = std::max(difference, run.steps.largest_difference); }
-        fmt::print("Checked: heed::attend and heed::attention_weights give the same numbers, {}\n",
-                   difference == 0 ? "bit for bit" : fmt::format("within {:.1e}", difference));
+        fmt::print("{}\n", words_.checked(difference));
     }
 
     void comparison(const std::vector<Run>& runs) const {
         if (runs.size() < 2) { return; }
         const auto first = [](const Run& run) { return run.steps.find("weights")->values.as<double>()[0]; };
-        fmt::print(
-            "\nThe scale is {:.4f}: {} gives itself {:.4f} without it and {:.4f} with it. Scores grow with the head "
-            "size;\nthe scale keeps them near 1, where softmax still listens to more than one key.\n",
-            runs[1].steps.scale, example_.tokens.front(), first(runs[0]), first(runs[1]));
+        fmt::print("\n{}\n",
+                   words_.scale_matters(runs[1].steps.scale, example_.tokens.front(), first(runs[0]), first(runs[1])));
     }
 
 private:
-    static std::string plural(std::int64_t n, const char* what) {
-        return fmt::format("{} {}{}", n, what, n == 1 ? "" : "s");
-    }
-
     void shape_line(const WalkthroughStep& s) const {
         std::vector<std::string> operands;
         for (const Shape& shape : s.operands) { operands.push_back(compact(shape)); }
@@ -215,7 +215,7 @@ private:
         if (w == nullptr) { return; }
         const std::string name = s.formula.substr(s.formula.size() - 2);
         if (!*w) {
-            fmt::print("    {} is the identity\n", name);
+            fmt::print("    {}\n", words_.identity(name));
         } else if (w->shape()[0] <= whole_table && w->shape()[1] <= whole_table) {
             fmt::print("    {}\n{}", name,
                        number_table({.numbers = w->as<double>(),
@@ -250,18 +250,16 @@ private:
         const std::int64_t most = is_large ? 1 : 4;
         for (std::int64_t h = 0; h < w.heads; ++h) {
             if (only_head_ >= 0 ? h != only_head_ : h >= most) { continue; }
-            if (w.heads > 1) { fmt::print("    head {}\n", h); }
+            if (w.heads > 1) { fmt::print("    {}\n", words_.head(h)); }
             const Matrix m = matrix(w, s, h);
             fmt::print("{}", number_table(m, table_indent, colour_));
             if (m.is_heat && is_large) {
-                fmt::print("    all of it; columns are keys\n{}{}", heat_map(m, table_indent, colour_),
+                fmt::print("    {}\n{}{}", words_.whole_map(), heat_map(m, table_indent, colour_),
                            heat_legend(table_indent, colour_));
             }
         }
         signs(w, s);
-        if (only_head_ < 0 && w.heads > most) {
-            fmt::print("    ... and {} (--head N shows one)\n", plural(w.heads - most, "more head"));
-        }
+        if (only_head_ < 0 && w.heads > most) { fmt::print("    {}\n", words_.more_heads(w.heads - most)); }
     }
 
     /// What stands in place of numbers.
@@ -271,11 +269,13 @@ private:
             const auto* begin = flags.as<std::uint8_t>();
             return std::find(begin, begin + flags.elements(), 0) != begin + flags.elements();
         };
-        if (any_zero(w.visible)) { fmt::print("    .  hidden\n"); }
-        if (s.name == "dropout" && any_zero(w.kept)) { fmt::print("    x  dropped\n"); }
+        if (any_zero(w.visible)) { fmt::print("    .  {}\n", words_.hidden()); }
+        if (s.name == "dropout" && any_zero(w.kept)) { fmt::print("    x  {}\n", words_.dropped()); }
     }
 
     const Example& example_;
+    const AttentionOptions& options_;
+    const WalkthroughWords& words_;
     bool colour_;
     std::int64_t tokens_;
     std::int64_t only_head_ = -1;
@@ -285,8 +285,8 @@ private:
 
 void print_text(const Example& example, const std::vector<Run>& runs, const AttentionOptions& options,
                 const WalkthroughArguments& arguments, bool colour) {
-    Printer printer(example, arguments, colour);
-    printer.headline(runs.front().steps, options);
+    Printer printer(example, options, arguments, colour);
+    printer.headline(runs.front().steps);
     for (std::size_t n = 0; n < runs.size(); ++n) {
         const Walkthrough& w = runs[n].steps;
         bool is_shared = runs.size() > 1;  // up to the scores the calculations are the same: told once
@@ -304,6 +304,7 @@ void print_text(const Example& example, const std::vector<Run>& runs, const Atte
 
 void walkthrough_command(const WalkthroughArguments& arguments) {
     const bool colour = wants_colour(arguments.colour);
+    (void)arguments.words();  // complains before anything is computed
     Example example = choose_example(arguments);
     example.settings.override_with(arguments.settings);
     AttentionOptions options;
@@ -314,7 +315,7 @@ void walkthrough_command(const WalkthroughArguments& arguments) {
     if (example.settings.alibi.value_or(false)) { options.alibi_slopes = slopes = default_slopes(example.input.heads); }
     const std::vector<Run> runs = compute(arguments, example, options);
     if (arguments.json) {
-        print_json(example, runs, options);
+        print_json(example, runs, options, arguments.words());
     } else {
         print_text(example, runs, options, arguments, colour);
     }
@@ -339,6 +340,7 @@ void add_walkthrough(CLI::App& app) {
     text("--head", arguments->head, "N", "Show this head only");
     text("--threads", arguments->threads, "N", "Number of threads; 0: one per core");
     text("--color", arguments->colour, "WHEN", "auto (default: on a terminal, unless NO_COLOR is set), always, never");
+    text("--lang", arguments->language, "LANGUAGE", "en (default) or zh: the text between the numbers");
     command->add_flag("--json", arguments->json, "Print JSON: every step with its numbers");
     heed::cli::add_settings(*command, arguments->settings);
     command->footer(
@@ -346,6 +348,7 @@ void add_walkthrough(CLI::App& app) {
         "Examples:\n"
         "  heed walkthrough\n"
         "  heed walkthrough --causal --dropout 0.3 --seed 7 --tokens 6\n"
+        "  heed walkthrough --lang zh\n"
         "  heed walkthrough --batch 32 --tokens 20 --d-model 512 --heads 8\n"
         "  heed walkthrough --file example.json --json");
     command->callback([arguments] { heed::cli::walkthrough_command(*arguments); });

@@ -32,13 +32,15 @@ class LinearState(NamedTuple):
 
 
 class LinearGradients(NamedTuple):
-    """What linear_attend_backward returns; dinitial and ddecay on request."""
+    """What linear_attend_backward returns; dinitial and what follows it on request."""
 
     dq: Any
     dk: Any
     dv: Any
     dinitial: Optional[LinearState] = None
     ddecay: Optional[Any] = None
+    dlog_decay: Optional[Any] = None
+    dbeta: Optional[Any] = None
 
 
 class InfiniGradients(NamedTuple):

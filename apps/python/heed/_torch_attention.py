@@ -116,6 +116,19 @@ class Attend(torch.autograd.Function):
         return g.dq, g.dk, g.dv, dbias, dslopes, dsinks
 
 
+def _with_columns(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, options: dict[str, Any]
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Heads of size 0 get a column of zeros, which changes no score and is cut from the result."""
+
+    def widened(x: torch.Tensor) -> torch.Tensor:
+        return x if x.shape[-1] else torch.nn.functional.pad(x, (0, 1))
+
+    if not q.shape[-1]:
+        options["scale"] = 1.0
+    return widened(q), widened(k), widened(v)
+
+
 def attend(
     q: torch.Tensor,
     k: torch.Tensor,
@@ -139,6 +152,11 @@ def attend(
     >>> q.grad.shape
     torch.Size([1, 1, 2, 4])
     """
+    if not (q.shape[-1] and v.shape[-1]):
+        given = {"bias": bias, "alibi_slopes": alibi_slopes, "sinks": sinks, "dropout": dropout, "seed": seed, **options}
+        out, sums = attend(*_with_columns(q, k, v, given), lse=True, **given)
+        out = out[..., : v.shape[-1]]
+        return (out, sums) if lse else out
     bias, alibi_slopes, sinks = as_tensor(bias), as_tensor(alibi_slopes), as_tensor(sinks)
     if needs_operator(q, k, v, bias, alibi_slopes, sinks, options.get("allow")):
         if dropout:
@@ -156,6 +174,16 @@ def attend(
     return _core.attend(q, k, v, bias=bias, alibi_slopes=alibi_slopes, sinks=sinks, lse=lse, **options)
 
 
+def _broadcast(*shapes: torch.Size) -> torch.Size:
+    try:
+        return torch.broadcast_shapes(*shapes)
+    except RuntimeError as error:
+        texts = ", ".join(str(list(shape)) for shape in shapes)
+        raise Error(
+            f"[scaled_dot_product_attention] query, key, value: expected leading axes that broadcast, got {texts}"
+        ) from error
+
+
 def _to_four_axes(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: Optional[torch.Tensor], grouped: bool
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, Optional[torch.Tensor], torch.Size]:
@@ -166,11 +194,11 @@ def _to_four_axes(
         if k.shape[-3] != v.shape[-3]:  # each of them divides the query heads by its own number
             k = k.repeat_interleave(q.shape[-3] // k.shape[-3], -3)
             v = v.repeat_interleave(q.shape[-3] // v.shape[-3], -3)
-        batch = torch.broadcast_shapes(q.shape[:-3], k.shape[:-3], v.shape[:-3])
+        batch = _broadcast(q.shape[:-3], k.shape[:-3], v.shape[:-3])
         leading = torch.Size((*batch, q.shape[-3]))
         kv_leading = torch.Size((*batch, k.shape[-3]))
     else:
-        leading = kv_leading = torch.broadcast_shapes(q.shape[:-2], k.shape[:-2], v.shape[:-2])
+        leading = kv_leading = _broadcast(q.shape[:-2], k.shape[:-2], v.shape[:-2])
 
     def flat(x: torch.Tensor, axes: torch.Size) -> torch.Tensor:
         heads = axes[-1] if axes else 1
@@ -253,6 +281,10 @@ def scaled_dot_product_attention(
     """
     if type(query) is NestedTensor:
         return _packed(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+    if not (query.shape[-1] and value.shape[-1]):
+        given: dict[str, Any] = {"attn_mask": attn_mask, "dropout_p": dropout_p, "is_causal": is_causal, "scale": scale}
+        wide = _with_columns(query, key, value, given)
+        return scaled_dot_product_attention(*wide, **given, enable_gqa=enable_gqa)[..., : value.shape[-1]]
     watched = is_watched()
     if attn_mask is None and not dropout_p and not watched and not query.is_meta:
         out = _core._plain_attention(query, key, value, is_causal, scale, enable_gqa)

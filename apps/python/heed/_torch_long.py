@@ -39,10 +39,11 @@ def rope(x: torch.Tensor, table: RopeTable, *, positions: Any = None, first: int
 
 class LinearAttend(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, q, k, v, s, z, decay, options):  # type: ignore[no-untyped-def]
+    def forward(ctx, q, k, v, s, z, decay, log_decay, beta, options):  # type: ignore[no-untyped-def]
         initial = None if s is None else LinearState(s, z)
-        out, final = _core.linear_attend(q, k, v, initial=initial, final=True, decay=decay, **options)
-        ctx.save_for_backward(q, k, v, s, z, decay)
+        gates = {"decay": decay, "log_decay": log_decay, "beta": beta}
+        out, final = _core.linear_attend(q, k, v, initial=initial, final=True, **gates, **options)
+        ctx.save_for_backward(q, k, v, s, z, decay, log_decay, beta)
         ctx.options = options
         ctx.set_materialize_grads(False)
         return (out, final.s) if final.z is None else (out, final.s, final.z)
@@ -55,7 +56,7 @@ class LinearAttend(torch.autograd.Function):
 
     @staticmethod
     def gradients(ctx, dout, ds, dz):  # type: ignore[no-untyped-def]
-        q, k, v, s, z, decay = ctx.saved_tensors
+        q, k, v, s, z, decay, log_decay, beta = ctx.saved_tensors
         if dout is None:
             shape = (q.shape[0], q.shape[1], q.shape[2], v.shape[3])
             dout = q.new_zeros(()).expand(shape)
@@ -71,11 +72,15 @@ class LinearAttend(torch.autograd.Function):
             dfinal=(ds, dz),
             dinitial=needs[3] or needs[4],
             ddecay=needs[5],
+            log_decay=log_decay,
+            dlog_decay=needs[6],
+            beta=beta,
+            dbeta=needs[7],
             **ctx.options,
         )
         dinitial = (None, None) if g.dinitial is None else (g.dinitial.s, g.dinitial.z)
         ddecay = None if g.ddecay is None else g.ddecay.to(decay.dtype)
-        return g.dq, g.dk, g.dv, *dinitial, ddecay
+        return g.dq, g.dk, g.dv, *dinitial, ddecay, g.dlog_decay, g.dbeta
 
 
 def linear_attention(
@@ -86,9 +91,11 @@ def linear_attention(
     initial: Optional[tuple[torch.Tensor, Optional[torch.Tensor]]] = None,
     final: bool = False,
     decay: Any = None,
+    log_decay: Optional[torch.Tensor] = None,
+    beta: Optional[torch.Tensor] = None,
     **options: Any,
 ) -> Any:
-    """heed.linear_attend with gradients: of q, k, v, decay and the initial state, and through the final one.
+    """heed.linear_attend with gradients: of q, k, v, the decays, beta and the initial state, and through the final one.
 
     q [B,H,T,D], k [B,G,S,D], v [B,G,S,E]; initial (s [B,N,F,E], z [B,N,F]); the options are heed.linear_attend's.
     Returns out [B,H,T,E], with final=True (out, state).
@@ -98,12 +105,13 @@ def linear_attention(
     >>> state.s.sum().backward()
     """
     s, z = (None, None) if initial is None else initial
-    require_plain("linear_attention", q, k, v, s, z, decay)
+    require_plain("linear_attention", q, k, v, s, z, decay, log_decay, beta)
     decay = as_tensor(decay)
-    if records_gradient(q, k, v, s, z, decay):
-        out, *state = LinearAttend.apply(q, k, v, s, z, decay, options)
+    if records_gradient(q, k, v, s, z, decay, log_decay, beta):
+        out, *state = LinearAttend.apply(q, k, v, s, z, decay, log_decay, beta, options)
         return (out, LinearState(*state)) if final else out
-    return _core.linear_attend(q, k, v, initial=initial, final=final, decay=decay, **options)
+    gates = {"decay": decay, "log_decay": log_decay, "beta": beta}
+    return _core.linear_attend(q, k, v, initial=initial, final=final, **gates, **options)
 
 
 class InfiniState(NamedTuple):

@@ -5,6 +5,7 @@ from heed.torch import scaled_dot_product_attention   # in the place of torch.nn
 
 from ._torch_attention import attend as attend
 from ._torch_attention import scaled_dot_product_attention as scaled_dot_product_attention
+from ._torch_flex import flex_attention as flex_attention
 from ._torch_long import InfiniState as InfiniState
 from ._torch_long import infini_attention as infini_attention
 from ._torch_long import linear_attention as linear_attention

@@ -128,7 +128,7 @@ Call make_call(const AttentionProblem& p) {
     c.kept = static_cast<float>(1 / (1 - o.dropout.p));
     const std::uint64_t threshold = dropout_threshold(o.dropout.p);
     c.drop = !o.dropout.keep && threshold > 0;
-    c.drop_seed = o.dropout.seed;
+    c.drop_seed = o.dropout.seed.value_or(0);
     c.drop_offset = o.dropout.offset;
     c.drop_below = static_cast<std::uint32_t>(threshold - 1);
     // A block of keys and values takes at most a quarter of the second-level cache. 192 is the best of 48 ... 288 on

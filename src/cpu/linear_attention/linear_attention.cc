@@ -8,6 +8,7 @@ namespace {
 /// The kernels compute in float32.
 const char* declines_linear(const LinearAttentionProblem& p) {
     if (p.options.form == LinearForm::quadratic) { return "the quadratic form is for the reference"; }
+    if (p.gated()) { return "a decay per token and the delta rule are for the reference"; }
     const auto wide = [](const View& view) { return view && view.dtype() == DType::f64; };
     return wide(p.q) || wide(p.k) || wide(p.v) ? "float64 is for the reference" : nullptr;
 }

@@ -19,61 +19,6 @@
 namespace heed::cuda::sm90 {
 namespace {
 
-/// log2(e) * lse and delta of every row, in rows of padded length; what is no row has lse = +infinity, so that its
-/// weights are 0. A row takes as many lanes as it has pieces of 16 bytes.
-template <int size>
-__global__ void prepare_rows(const __grid_constant__ AttentionCall c, const __grid_constant__ BackwardScratch scratch,
-                             std::int64_t padded_rows) {
-    constexpr int lanes = size / 8;
-    const std::int64_t thread = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-    const std::int64_t n = thread / lanes;
-    const int column = static_cast<int>(thread % lanes) * 8;
-    if (thread == 0) { *scratch.spoilt = 0; }
-    const std::int64_t plane = n / padded_rows, i = n - plane * padded_rows;
-    if (plane >= c.entries * c.heads) { return; }  // whole rows
-    const std::int64_t b = plane / c.heads, h = plane - b * c.heads;
-    const Entry s = entry_of(c, b);
-    const std::int64_t t = s.query_begin + i;
-    float lse = __builtin_huge_valf(), delta = 0;
-    bool row = false;
-    if (i < s.queries) {
-        const std::int64_t at = s.batch * c.lse.stride[0] + h * c.lse.stride[1] + t * c.lse.stride[2];
-        const float value = load_as<float>(c.lse.dtype, c.lse.data, at);
-        row = value != -__builtin_huge_valf();
-        if (row) { lse = value * 1.4426950408889634F; }
-    }
-    if (row) {
-        const std::int64_t dout_at = s.batch * c.dout.stride[0] + h * c.dout.stride[1] + t * c.dout.stride[2] + column;
-        const std::int64_t out_at = s.batch * c.out.stride[0] + h * c.out.stride[1] + t * c.out.stride[2] + column;
-        alignas(16) std::uint16_t dout[8], out[8];
-        *reinterpret_cast<uint4*>(dout) =
-            *reinterpret_cast<const uint4*>(static_cast<const std::uint16_t*>(c.dout.data) + dout_at);
-        if (c.out.dtype == c.dout.dtype) {
-            *reinterpret_cast<uint4*>(out) =
-                *reinterpret_cast<const uint4*>(static_cast<const std::uint16_t*>(c.out.data) + out_at);
-        }
-#pragma unroll
-        for (int e = 0; e < 8; ++e) {
-            const auto wide = [&](std::uint16_t bits) {
-                return c.dout.dtype == DType::bf16 ? bf16_to_float(bits) : f16_to_float(bits);
-            };
-            const float result =
-                c.out.dtype == c.dout.dtype ? wide(out[e]) : static_cast<const float*>(c.out.data)[out_at + e];
-            // A row that sees nothing has out = 0 and passes no gradient, whatever dout holds there.
-            if (result != 0) { delta += wide(dout[e]) * result; }
-        }
-    }
-    for (int apart = lanes / 2; apart > 0; apart /= 2) { delta += __shfl_xor_sync(~0U, delta, apart); }
-    if (column == 0) {
-        if (row && c.dlse.data != nullptr) {
-            const std::int64_t at = s.batch * c.dlse.stride[0] + h * c.dlse.stride[1] + t * c.dlse.stride[2];
-            delta -= load_as<float>(c.dlse.dtype, c.dlse.data, at);
-        }
-        scratch.lse[n] = lse;
-        scratch.delta[n] = delta;
-    }
-}
-
 template <class S, class Kernel>
 bool launch_sweep(cudaStream_t stream, Kernel kernel, const Maps& maps, const AttentionCall& c, const TileOrder& order,
                   const BackwardScratch& scratch, const ForwardPlan& plan) {
@@ -85,12 +30,6 @@ bool launch_sweep(cudaStream_t stream, Kernel kernel, const Maps& maps, const At
     const int padded = static_cast<int>(BackwardScratch::padded(c.queries));
     if (blocks > 0) { kernel<<<blocks, threads, bytes, stream>>>(maps, c, order, scratch, padded, plan.counter); }
     return true;
-}
-
-int heads_together(const AttentionCall& c, std::int64_t rows, std::int64_t planes, bool uneven) {
-    const std::int64_t bytes = 4 * rows * c.head_size;
-    const std::int64_t together = (std::int64_t{32} << 20) / (bytes > 0 ? bytes : 1);
-    return uneven ? static_cast<int>(together < 1 ? 1 : together > planes ? planes : together) : 1;
 }
 
 template <int size, Half type>

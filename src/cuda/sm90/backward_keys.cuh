@@ -15,6 +15,7 @@ __device__ void find_key_work(const AttentionCall& c, const TileOrder& order, in
     const int entry = n.plane / static_cast<int>(c.kv_heads);
     const Entry s = entry_of(c, entry);
     work.tile = tile;
+    work.entry = entry;
     work.kv_head = n.plane - entry * static_cast<int>(c.kv_heads);
     work.head = work.kv_head * static_cast<int>(c.group);
     work.batch = static_cast<int>(s.batch);

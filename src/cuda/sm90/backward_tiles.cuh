@@ -21,6 +21,16 @@ struct Shape {
     static constexpr Half type = type_;
 };
 
+/// Of the sweeps with every option: a tile of the other side, from the warp that copies to the others.
+struct Step {
+    int tile;
+    int head;
+    int entry;   ///< of the sweep that gathers the bias's gradient
+    bool edge;   ///< rows, or a band, end inside
+    bool mixed;  ///< single pairs are hidden inside
+    bool last;
+};
+
 template <class S>
 struct alignas(1024) Memory {
     // Of the own rows, and of the others: what the scores are made of (q or k), and what meets it in dP (dout or v).
@@ -31,6 +41,7 @@ struct alignas(1024) Memory {
     Barrier full[2][stages], empty[2][stages];
     Barrier tile_full[2], tile_empty[2];
     Work work[2];
+    Step step[stages];
 };
 
 template <class S>
@@ -128,6 +139,71 @@ __device__ inline void put_flag(unsigned char* flag, int* spoilt, bool finite, i
         *flag = static_cast<unsigned char>(any);
         if (any != 0) { *spoilt = 1; }
     }
+}
+
+/// log2(e) * lse and delta of every row, in rows of padded length; what is no row has lse = +infinity, so that its
+/// weights are 0. A row takes as many lanes as it has pieces of 16 bytes.
+template <int size>
+__global__ void prepare_rows(const __grid_constant__ AttentionCall c, const __grid_constant__ BackwardScratch scratch,
+                             std::int64_t padded_rows) {
+    constexpr int lanes = size / 8;
+    const std::int64_t thread = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+    const std::int64_t n = thread / lanes;
+    const int column = static_cast<int>(thread % lanes) * 8;
+    if (thread == 0) { *scratch.spoilt = 0; }
+    const std::int64_t plane = n / padded_rows, i = n - plane * padded_rows;
+    if (plane >= c.entries * c.heads) { return; }  // whole rows
+    const std::int64_t b = plane / c.heads, h = plane - b * c.heads;
+    const Entry s = entry_of(c, b);
+    const std::int64_t t = s.query_begin + i;
+    float lse = __builtin_huge_valf(), delta = 0;
+    bool row = false;
+    if (i < s.queries) {
+        const std::int64_t at = s.batch * c.lse.stride[0] + h * c.lse.stride[1] + t * c.lse.stride[2];
+        const float value = load_as<float>(c.lse.dtype, c.lse.data, at);
+        row = value != -__builtin_huge_valf();
+        if (row) { lse = value * 1.4426950408889634F; }
+    }
+    if (row) {
+        const std::int64_t dout_at = s.batch * c.dout.stride[0] + h * c.dout.stride[1] + t * c.dout.stride[2] + column;
+        const std::int64_t out_at = s.batch * c.out.stride[0] + h * c.out.stride[1] + t * c.out.stride[2] + column;
+        alignas(16) std::uint16_t dout[8], out[8];
+        *reinterpret_cast<uint4*>(dout) =
+            *reinterpret_cast<const uint4*>(static_cast<const std::uint16_t*>(c.dout.data) + dout_at);
+        if (c.out.dtype == c.dout.dtype) {
+            *reinterpret_cast<uint4*>(out) =
+                *reinterpret_cast<const uint4*>(static_cast<const std::uint16_t*>(c.out.data) + out_at);
+        }
+#pragma unroll
+        for (int e = 0; e < 8; ++e) {
+            const auto wide = [&](std::uint16_t bits) {
+                return c.dout.dtype == DType::bf16 ? bf16_to_float(bits) : f16_to_float(bits);
+            };
+            const float result =
+                c.out.dtype == c.dout.dtype ? wide(out[e]) : static_cast<const float*>(c.out.data)[out_at + e];
+            // A row that sees nothing has out = 0 and passes no gradient, whatever dout holds there.
+            if (result != 0) { delta += wide(dout[e]) * result; }
+        }
+    }
+    for (int apart = lanes / 2; apart > 0; apart /= 2) { delta += __shfl_xor_sync(~0U, delta, apart); }
+    if (column == 0) {
+        if (row && c.dlse.data != nullptr) {
+            const std::int64_t at = s.batch * c.dlse.stride[0] + h * c.dlse.stride[1] + t * c.dlse.stride[2];
+            delta -= load_as<float>(c.dlse.dtype, c.dlse.data, at);
+        }
+        scratch.lse[n] = lse;
+        scratch.delta[n] = delta;
+        if (c.row_dsink != nullptr) {
+            const float sink = row ? load_as<float>(c.sinks.dtype, c.sinks.data, h * c.sinks.stride[0]) : 0.0F;
+            static_cast<float*>(c.row_dsink)[n] = row ? -delta * exp2f(sink * 1.4426950408889634F - lse) : 0.0F;
+        }
+    }
+}
+
+inline int heads_together(const AttentionCall& c, std::int64_t rows, std::int64_t planes, bool uneven) {
+    const std::int64_t bytes = 4 * rows * c.head_size;
+    const std::int64_t together = (std::int64_t{32} << 20) / (bytes > 0 ? bytes : 1);
+    return uneven ? static_cast<int>(together < 1 ? 1 : together > planes ? planes : together) : 1;
 }
 
 }  // namespace

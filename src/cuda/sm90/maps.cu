@@ -34,4 +34,13 @@ bool rows_map(CUtensorMap& map, const Tensor4& x, const Extents& extents, int bo
                   CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
+bool bias_map(CUtensorMap& map, const AttentionCall& c, int box_rows) {
+    const Tensor4& x = c.bias;
+    if (x.data == nullptr || c.packed || (x.dtype != DType::bf16 && x.dtype != DType::f16)) { return false; }
+    const bool rows = x.stride[3] == 1 && (x.stride[2] > 0 || c.queries == 1);
+    if (!rows || c.keys < 8) { return false; }  // repeated along an axis, or hardly there
+    return rows_map(map, x, {c.keys, c.queries, x.stride[1] != 0 ? c.heads : 1, x.stride[0] != 0 ? c.entries : 1},
+                    box_rows);
+}
+
 }  // namespace heed::cuda::sm90

@@ -13,4 +13,7 @@ struct Extents {
 /// False where the driver refuses (strides that are no multiple of 16 bytes, say).
 bool rows_map(CUtensorMap& map, const Tensor4& x, const Extents& extents, int box_rows);
 
+/// The bias as [columns of keys, rows of queries] tiles. False where it is none, or not of a kind that can be copied.
+bool bias_map(CUtensorMap& map, const AttentionCall& call, int box_rows);
+
 }  // namespace heed::cuda::sm90

@@ -35,7 +35,7 @@ __device__ inline TileNumber tile_number(const TileOrder& order, int n) {
 /// others from shared memory: registers are scarce.
 struct Work {
     int tile;
-    int batch, head, kv_head;
+    int entry, batch, head, kv_head;
     int query_begin, queries, rows, shift;  ///< of the entry, see heed::Sequence
     int key_begin, keys;
     int first;                 ///< row of the entry
@@ -55,6 +55,7 @@ __device__ inline void find_work(const AttentionCall& c, const TileOrder& order,
     const TileNumber n = tile_number(order, tile);
     const int entry = n.plane / static_cast<int>(c.heads);
     work.tile = tile;
+    work.entry = entry;
     work.head = n.plane - entry * static_cast<int>(c.heads);
     work.kv_head = work.head / static_cast<int>(c.group);
     const Entry s = entry_of(c, entry);

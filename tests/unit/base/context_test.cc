@@ -3,6 +3,7 @@
 #include <heed/context.h>
 #include <heed/error.h>
 
+#include "base/place.h"
 #include "base/pool.h"
 
 #include <atomic>
@@ -27,11 +28,11 @@ TEST(Context, HasTheThreadsAskedFor) {
 TEST(Context, WorkspaceIsCountedAndGivenBack) {
     Context context(2);
     EXPECT_EQ(context.workspace_bytes(), 0U);
-    void* memory = context.pool().scratch(1).at_least(1000);
+    void* memory = detail::pool_of(context).scratch(1).at_least(1000);
     EXPECT_EQ(reinterpret_cast<std::uintptr_t>(memory) % 64, 0U);
-    context.pool().shared().at_least(500);
+    detail::pool_of(context).shared().at_least(500);
     EXPECT_EQ(context.workspace_bytes(), 1500U);
-    EXPECT_EQ(context.pool().scratch(1).at_least(10), memory);  // does not shrink, does not move
+    EXPECT_EQ(detail::pool_of(context).scratch(1).at_least(10), memory);  // does not shrink, does not move
     context.release_workspace();
     EXPECT_EQ(context.workspace_bytes(), 0U);
 }
@@ -45,7 +46,7 @@ TEST(Pool, RunsEveryTaskOnce) {
             for (const detail::Effort effort : efforts) {
                 std::vector<std::atomic<int>> runs(static_cast<std::size_t>(count));
                 std::atomic<bool> bad_worker{false};
-                detail::parallel(context.pool(), count, effort, [&](std::int64_t index, int worker) {
+                detail::parallel(detail::pool_of(context), count, effort, [&](std::int64_t index, int worker) {
                     runs[static_cast<std::size_t>(index)]++;
                     if (worker < 0 || worker >= threads) { bad_worker = true; }
                 });
@@ -61,7 +62,7 @@ TEST(Pool, NoTwoTasksShareAWorkerAtOnce) {
     std::vector<std::atomic<int>> busy(4);
     std::atomic<bool> shared{false};
     for (int round = 0; round < 50; ++round) {
-        detail::parallel(context.pool(), 64, true, [&](std::int64_t, int worker) {
+        detail::parallel(detail::pool_of(context), 64, true, [&](std::int64_t, int worker) {
             if (busy[static_cast<std::size_t>(worker)]++ != 0) { shared = true; }
             std::this_thread::yield();
             busy[static_cast<std::size_t>(worker)]--;
@@ -78,7 +79,7 @@ TEST(Pool, ManySmallRuns) {
         const std::int64_t count = 2 + round % 29;
         // Stretches of one effort, long enough for workers to be woken, and all orders of two.
         const detail::Effort effort = efforts[round % 2 == 0 ? round / 1000 % 3 : round / 100 % 3];
-        detail::parallel(context.pool(), count, effort, [&](std::int64_t index, int) { sum += index; });
+        detail::parallel(detail::pool_of(context), count, effort, [&](std::int64_t index, int) { sum += index; });
         expected += count * (count - 1) / 2;
         ASSERT_EQ(sum, expected);  // all of a run is done when it returns
     }
@@ -89,24 +90,25 @@ TEST(Pool, AnExceptionComesOutAndThePoolGoesOn) {
         Context context(threads);
         for (int round = 0; round < 150; ++round) {
             const detail::Effort effort = efforts[round / 50];
-            EXPECT_THROW(detail::parallel(context.pool(), 50, effort,
+            EXPECT_THROW(detail::parallel(detail::pool_of(context), 50, effort,
                                           [&](std::int64_t index, int) {
                                               if (index == round % 50) { throw std::runtime_error("task"); }
                                           }),
                          std::runtime_error);
             std::atomic<int> runs{0};
-            detail::parallel(context.pool(), 50, effort, [&](std::int64_t, int) { ++runs; });
+            detail::parallel(detail::pool_of(context), 50, effort, [&](std::int64_t, int) { ++runs; });
             ASSERT_EQ(runs, 50);
         }
-        EXPECT_THROW(detail::parallel(context.pool(), 20, true, [](std::int64_t, int) { throw std::bad_alloc(); }),
-                     std::bad_alloc);
+        EXPECT_THROW(
+            detail::parallel(detail::pool_of(context), 20, true, [](std::int64_t, int) { throw std::bad_alloc(); }),
+            std::bad_alloc);
     }
 }
 
 TEST(Pool, SmallWorkStaysOnTheCaller) {
     Context context(4);
     const auto caller = std::this_thread::get_id();
-    detail::parallel(context.pool(), 10, false, [&](std::int64_t, int worker) {
+    detail::parallel(detail::pool_of(context), 10, false, [&](std::int64_t, int worker) {
         EXPECT_EQ(worker, 0);
         EXPECT_EQ(std::this_thread::get_id(), caller);
     });
@@ -115,8 +117,8 @@ TEST(Pool, SmallWorkStaysOnTheCaller) {
 TEST(Pool, NobodyIsWokenForASmallJob) {
     Context context(4);
     for (int round = 0; round < 3; ++round) {
-        while (context.pool().asleep() < 3) { std::this_thread::sleep_for(std::chrono::milliseconds(1)); }
-        detail::parallel(context.pool(), 10, detail::Effort::awake,
+        while (detail::pool_of(context).asleep() < 3) { std::this_thread::sleep_for(std::chrono::milliseconds(1)); }
+        detail::parallel(detail::pool_of(context), 10, detail::Effort::awake,
                          [&](std::int64_t, int worker) { EXPECT_EQ(worker, 0); });
     }
 }
@@ -136,9 +138,9 @@ TEST(Pool, CallersFromSeveralThreadsTakeTurns) {
     for (int n = 0; n < 4; ++n) {
         callers.emplace_back([&] {
             for (int round = 0; round < 200; ++round) {
-                const auto lock = context.pool().lock();
+                const auto lock = detail::pool_of(context).lock();
                 if (inside++ != 0) { together = true; }
-                detail::parallel(context.pool(), 10, true, [&](std::int64_t index, int) { sum += index; });
+                detail::parallel(detail::pool_of(context), 10, true, [&](std::int64_t index, int) { sum += index; });
                 --inside;
             }
         });
@@ -155,7 +157,7 @@ TEST(Pool, SeveralContextsRunSideBySide) {
         callers.emplace_back([&] {
             Context own(2);
             for (int round = 0; round < 200; ++round) {
-                detail::parallel(own.pool(), 10, true, [&](std::int64_t index, int) { sum += index; });
+                detail::parallel(detail::pool_of(own), 10, true, [&](std::int64_t index, int) { sum += index; });
             }
         });
     }

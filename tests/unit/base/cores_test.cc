@@ -2,6 +2,7 @@
 
 #include "base/cores.h"
 
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -77,6 +78,25 @@ TEST(Cores, AtLeastOneAndWithinTheQuota) {
     EXPECT_GE(usable_cores(), 1);
     const int quota = cpu_quota();
     if (quota > 0) { EXPECT_LE(usable_cores(), quota); }
+}
+
+TEST(Cores, AnAskedNumberIsAnUpperBound) {
+    const char* before = std::getenv("OMP_NUM_THREADS");
+    const std::string kept = before == nullptr ? "" : before;
+    const auto with = [](const char* text) {
+        setenv("OMP_NUM_THREADS", text, 1);
+        return default_threads();
+    };
+    EXPECT_EQ(with("1"), 1);
+    EXPECT_EQ(with("1,4"), 1);
+    for (const char* text : {"", "0", "-3", "many", "99999999999999999999"}) {
+        EXPECT_EQ(with(text), usable_cores()) << text;
+    }
+    if (before == nullptr) {
+        unsetenv("OMP_NUM_THREADS");
+    } else {
+        setenv("OMP_NUM_THREADS", kept.c_str(), 1);
+    }
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <heed/context.h>
 
 #include "base/float_mode.h"
+#include "base/place.h"
 #include "base/pool.h"
 
 #include <atomic>
@@ -70,10 +71,10 @@ TEST(Executor, EveryTaskRunsOnceHoweverItRuns) {
         EXPECT_EQ(context.runs_on(), "the caller's executor");
         for (const std::int64_t count : {0, 1, 2, 50, 3000}) {
             for (const detail::Effort effort : {detail::Effort::alone, detail::Effort::awake, detail::Effort::wake}) {
-                const auto lock = context.pool().lock();
+                const auto lock = detail::pool_of(context).lock();
                 std::vector<std::atomic<int>> runs(static_cast<std::size_t>(count));
                 std::atomic<bool> bad{false};
-                detail::parallel(context.pool(), count, effort, [&](std::int64_t n, int worker) {
+                detail::parallel(detail::pool_of(context), count, effort, [&](std::int64_t n, int worker) {
                     runs[static_cast<std::size_t>(n)]++;
                     if (worker < 0 || worker >= 5) { bad = true; }
                 });
@@ -90,8 +91,8 @@ TEST(Executor, WhoIsInsideAlreadyRunsAlone) {
     executor.set_inside(true);
     EXPECT_EQ(context.threads(), 1);
     const auto caller = std::this_thread::get_id();
-    const auto lock = context.pool().lock();
-    detail::parallel(context.pool(), 20, true,
+    const auto lock = detail::pool_of(context).lock();
+    detail::parallel(detail::pool_of(context), 20, true,
                      [&](std::int64_t, int) { EXPECT_EQ(std::this_thread::get_id(), caller); });
 }
 
@@ -101,9 +102,9 @@ TEST(Executor, ItsSizeMayChangeBetweenCalls) {
     for (const int threads : {2, 7, 3, 0, 1}) {
         executor.set_threads(threads);
         EXPECT_EQ(context.threads(), std::max(1, threads));
-        const auto lock = context.pool().lock();
-        detail::parallel(context.pool(), 100, true, [&](std::int64_t, int worker) {
-            static_cast<char*>(context.pool().scratch(worker).at_least(64))[0] = 1;
+        const auto lock = detail::pool_of(context).lock();
+        detail::parallel(detail::pool_of(context), 100, true, [&](std::int64_t, int worker) {
+            static_cast<char*>(detail::pool_of(context).scratch(worker).at_least(64))[0] = 1;
         });
     }
 }
@@ -112,14 +113,14 @@ TEST(Executor, AnExceptionOfATaskComesOut) {
     for (const AnyExecutor::Run& way : ways) {
         AnyExecutor executor(3, way);
         Context context(executor);
-        const auto lock = context.pool().lock();
-        EXPECT_THROW(detail::parallel(context.pool(), 50, true,
+        const auto lock = detail::pool_of(context).lock();
+        EXPECT_THROW(detail::parallel(detail::pool_of(context), 50, true,
                                       [&](std::int64_t n, int) {
                                           if (n == 17) { throw std::out_of_range("task"); }
                                       }),
                      std::out_of_range);
         std::atomic<int> runs{0};
-        detail::parallel(context.pool(), 50, true, [&](std::int64_t, int) { ++runs; });
+        detail::parallel(detail::pool_of(context), 50, true, [&](std::int64_t, int) { ++runs; });
         EXPECT_EQ(runs, 50);
     }
 }
@@ -152,9 +153,9 @@ TEST(FloatMode, TasksKeepSmallNumbersWhateverTheThreadsDo) {
     volatile float small = std::numeric_limits<float>::min();
     const auto halves = [&](Context& context) {
         int kept = 0;
-        const auto lock = context.pool().lock();
+        const auto lock = detail::pool_of(context).lock();
         std::atomic<int> sum{0};
-        detail::parallel(context.pool(), 40, true, [&](std::int64_t, int) { sum += small / 2 > 0 ? 1 : 0; });
+        detail::parallel(detail::pool_of(context), 40, true, [&](std::int64_t, int) { sum += small / 2 > 0 ? 1 : 0; });
         kept = sum;
         return kept;
     };

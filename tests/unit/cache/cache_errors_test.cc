@@ -92,7 +92,7 @@ struct Given {
         lse = answer.lse.view();
         batch = {.caches = {&a, &b}, .tokens = {2, 1}};
     }
-    void call() { cached_attend(context, batch, q, k, v, out, options, lse); }
+    void call() { cached_attend(context, batch, q, k, v, {.out = out, .lse = lse}, options); }
 };
 
 void refused(const std::function<void(Given&)>& change, const std::string& expected) {

@@ -1,6 +1,7 @@
 /// What dropping leaves behind: rows that nobody reads, in every storage and with every kernel.
 #include <filesystem>
 
+#include "base/access.h"
 #include "support/kernels.h"
 #include "support/sample.h"
 #include "unit/cache/cache_testing.h"
@@ -27,10 +28,10 @@ struct Rows {
         Answer answer(end - begin, DType::f32, v.shape()[3], q.shape()[1]);
         if (cache.pool().config().kind == CacheKind::latent) {
             cached_mla_attend(context, {.caches = {&cache}}, part(q, begin, end), part(k, begin, end),
-                              {up_key, up_value}, answer.out, options, answer.lse);
+                              {up_key, up_value}, {.out = answer.out, .lse = answer.lse}, options);
         } else {
             cached_attend(context, {.caches = {&cache}}, part(q, begin, end), part(k, begin, end), part(v, begin, end),
-                          answer.out, options, answer.lse);
+                          {.out = answer.out, .lse = answer.lse}, options);
         }
         return answer;
     }
@@ -181,7 +182,7 @@ TEST(CacheGaps, ManyOfThemAreClosed) {
         step(context, shared, tokens, 0, 1024);
         const Cache fork = shared.fork();
         const auto gaps = [&](const Cache& of) {
-            const std::vector<CacheRun>& runs = of.state()->runs;
+            const std::vector<CacheRun>& runs = detail::Access::state(of)->runs;
             std::int64_t count = 0;
             for (std::size_t n = 1; n < runs.size(); ++n) {
                 count += runs[n - 1].end < page_size || runs[n].begin > 0 ? 1 : 0;
@@ -243,9 +244,10 @@ TEST(CacheGaps, PositionsMayBeFarApart) {
               AttentionOptions{.window = {.left = -1, .right = far + 1}}, AttentionOptions{.causal = true}}) {
             options.query_positions = query_view;
             Answer got(1), expected(1);
-            cached_attend(context, {.caches = {&cache}}, part(tokens.q, 8, 9), {}, {}, got.out, options, got.lse);
+            cached_attend(context, {.caches = {&cache}}, part(tokens.q, 8, 9), {}, {}, {.out = got.out, .lse = got.lse},
+                          options);
             options.key_positions = View(DType::i64, left.data(), Shape{1, 6});
-            attend(context, part(tokens.q, 8, 9), k, v, expected.out, options, expected.lse);
+            attend(context, part(tokens.q, 8, 9), k, v, {.out = expected.out, .lse = expected.lse}, options);
             expect_near(got, expected, 2e-6, std::to_string(far));
         }
     }
@@ -268,8 +270,8 @@ TEST(CacheGaps, UnrotatedKeysMoveWithTheirTokens) {
             for (const std::int64_t layer : {0, 1}) {
                 Answer answer(end - begin);
                 cached_attend(context, {.caches = {&cache}, .layer = layer}, part(tokens.q, begin, end),
-                              part(tokens.k, begin, end), part(tokens.v, begin, end), answer.out, {.causal = true},
-                              answer.lse);
+                              part(tokens.k, begin, end), part(tokens.v, begin, end),
+                              {.out = answer.out, .lse = answer.lse}, {.causal = true});
                 answers.push_back(std::move(answer));
             }
         };

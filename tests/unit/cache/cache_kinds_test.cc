@@ -44,12 +44,12 @@ TEST(CacheKinds, LatentsAreAbsorbedMla) {
         for (const auto& [begin, end] : {std::pair<std::int64_t, std::int64_t>{0, 21}, {21, 22}, {22, 29}, {29, 30}}) {
             MlaAnswer got(end - begin), absorbed(end - begin), expanded(end - begin);
             cached_mla_attend(context, {.caches = {&cache}}, part(mla.q, begin, end), part(mla.rows, begin, end),
-                              mla.weights(), got.out, {.causal = true}, got.lse);
+                              mla.weights(), {.out = got.out, .lse = got.lse}, {.causal = true});
             const View all = Mla::flat(part(mla.rows, 0, end));
-            mla_attend_absorbed(context, part(mla.q, begin, end), all, mla.weights(), absorbed.out, {.causal = true},
-                                absorbed.lse);
+            mla_attend_absorbed(context, part(mla.q, begin, end), all, mla.weights(),
+                                {.out = absorbed.out, .lse = absorbed.lse}, {.causal = true});
             mla_attend(context, part(mla.q, begin, end), all.slice(2, 0, latent), all.slice(2, latent, latent + rotary),
-                       mla.weights(), expanded.out, {.causal = true}, expanded.lse);
+                       mla.weights(), {.out = expanded.out, .lse = expanded.lse}, {.causal = true});
             expect_near(got.out, absorbed.out, tolerance, std::string(name_of(storage)));
             expect_near(got.lse, absorbed.lse, tolerance, std::string(name_of(storage)));
             if (storage == CacheStorage::f32) { expect_near(got.out, expanded.out, 1e-5); }
@@ -75,10 +75,10 @@ TEST(CacheKinds, OnlyTheRotaryPartOfALatentTurns) {
             rope(context, q_part, q_part, table, {.first = begin});
             rope(context, row_part, row_part, table);
             MlaAnswer got(end - begin), expected(end - begin);
-            mla_attend_absorbed(context, q, Mla::flat(rows), mla.weights(), expected.out, {.causal = true},
-                                expected.lse);
+            mla_attend_absorbed(context, q, Mla::flat(rows), mla.weights(), {.out = expected.out, .lse = expected.lse},
+                                {.causal = true});
             cached_mla_attend(context, {.caches = {&cache}}, part(mla.q, begin, end), part(mla.rows, begin, end),
-                              mla.weights(), got.out, {.causal = true}, got.lse);
+                              mla.weights(), {.out = got.out, .lse = got.lse}, {.causal = true});
             expect_near(got.out, expected.out, 5e-6);
             expect_near(got.lse, expected.lse, 5e-6);
         }
@@ -96,8 +96,8 @@ TEST(CacheKinds, LatentsThatShareAPrefix) {
     for (const SharedPrefix share : {SharedPrefix::never, SharedPrefix::always}) {
         MlaAnswer& result = results[share == SharedPrefix::always ? 1 : 0];
         cached_mla_attend(context, {.caches = {&caches[0], &caches[1], &caches[2]}, .share = share},
-                          part(mla.q, 22, 25), part(mla.rows, 22, 25), mla.weights(), result.out, {.causal = true},
-                          result.lse);
+                          part(mla.q, 22, 25), part(mla.rows, 22, 25), mla.weights(),
+                          {.out = result.out, .lse = result.lse}, {.causal = true});
         for (Cache& cache : caches) { cache.truncate(22); }
     }
     expect_near(results[1].out, results[0].out, 3e-6);

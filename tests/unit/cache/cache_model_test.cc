@@ -5,6 +5,7 @@
 #include <map>
 #include <ostream>
 
+#include "base/access.h"
 #include "support/kernels.h"
 #include "support/random.h"
 #include "support/sample.h"
@@ -249,11 +250,11 @@ private:
         const Tensor q = rows(q_, new_kinds, batch.layer), k = rows(k_, new_kinds, batch.layer),
                      v = rows(v_, new_kinds, batch.layer);
         if (latent_) {
-            cached_mla_attend(context_, batch, q, append ? View(k) : View(), {up_key_, up_value_}, got.out, options,
-                              got.lse);
+            cached_mla_attend(context_, batch, q, append ? View(k) : View(), {up_key_, up_value_},
+                              {.out = got.out, .lse = got.lse}, options);
         } else {
-            cached_attend(context_, batch, q, append ? View(k) : View(), append ? View(v) : View(), got.out, options,
-                          got.lse);
+            cached_attend(context_, batch, q, append ? View(k) : View(), append ? View(v) : View(),
+                          {.out = got.out, .lse = got.lse}, options);
         }
     }
 
@@ -393,11 +394,13 @@ private:
     void check_pages() {
         std::vector<std::int32_t> expected(static_cast<std::size_t>(c_.pages), 0), all;
         for (const Pair& x : caches_) {
-            for (const std::int32_t page : x.cache.state()->table) { ++expected[static_cast<std::size_t>(page)]; }
+            for (const std::int32_t page : detail::Access::state(x.cache)->table) {
+                ++expected[static_cast<std::size_t>(page)];
+            }
         }
         for (std::int32_t page = 0; page < c_.pages; ++page) { all.push_back(page); }
         const Cache probe = pool_.create();
-        ASSERT_EQ(probe.state()->pool->references(all), expected);
+        ASSERT_EQ(detail::Access::state(probe)->pool->references(all), expected);
         ASSERT_EQ(pool_.free_pages(), std::ranges::count(expected, 0));
     }
 

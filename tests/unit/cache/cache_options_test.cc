@@ -103,7 +103,8 @@ TEST(CacheOptions, AlsoWhereTokensWereDropped) {
             AttentionOptions options = given;
             options.query_positions = View(DType::i64, new_positions.data(), Shape{1, 4});
             options.key_positions = View(DType::i64, left.positions.data(), Shape{1, keys});
-            attend(context, part(tokens.q, 20, 24), left.k, left.v, expected.out, options, expected.lse);
+            attend(context, part(tokens.q, 20, 24), left.k, left.v, {.out = expected.out, .lse = expected.lse},
+                   options);
             expect_near(got, expected, 5e-6, name + " after dropping from " + std::to_string(list.front().first));
         }
     }
@@ -123,8 +124,8 @@ TEST(CacheOptions, PositionsMayBeSaid) {
         const Answer got = step(context, cache, tokens, begin, end, with);
         Answer expected(end - begin);
         with.key_positions = View(DType::i64, positions.data(), Shape{1, end});
-        attend(context, part(tokens.q, begin, end), part(tokens.k, 0, end), part(tokens.v, 0, end), expected.out, with,
-               expected.lse);
+        attend(context, part(tokens.q, begin, end), part(tokens.k, 0, end), part(tokens.v, 0, end),
+               {.out = expected.out, .lse = expected.lse}, with);
         expect_near(got, expected, 2e-6);
     }
     EXPECT_EQ(cache.positions(), positions);
@@ -150,7 +151,8 @@ TEST(CacheOptions, EntriesOfABatchHaveTheirOwnRows) {
         const Tensor q = joined({part(tokens[0].q, 10, 12), part(tokens[1].q, 10, 12), part(tokens[2].q, 10, 12)});
         const Tensor k = joined({part(tokens[0].k, 10, 12), part(tokens[1].k, 10, 12), part(tokens[2].k, 10, 12)});
         const Tensor v = joined({part(tokens[0].v, 10, 12), part(tokens[1].v, 10, 12), part(tokens[2].v, 10, 12)});
-        cached_attend(context, {.caches = {&forks[0], &forks[1], &forks[2]}}, q, k, v, got.out, options, got.lse);
+        cached_attend(context, {.caches = {&forks[0], &forks[1], &forks[2]}}, q, k, v, {.out = got.out, .lse = got.lse},
+                      options);
         // The definition: all of it packed, with positions.
         const Left left = left_of(tokens[1], {0, 1, 5, 6, 7, 8, 9, 10, 11});
         const Tensor all_k = joined({tokens[0].k, left.k, tokens[2].k}),
@@ -165,7 +167,7 @@ TEST(CacheOptions, EntriesOfABatchHaveTheirOwnRows) {
         options.query_positions = View(DType::i64, query_positions.data(), Shape{1, 6});
         options.key_positions = View(DType::i64, key_positions.data(), Shape{1, 33});
         Answer expected(6);
-        attend(context, q, all_k, all_v, expected.out, options, expected.lse);
+        attend(context, q, all_k, all_v, {.out = expected.out, .lse = expected.lse}, options);
         expect_near(got, expected, 5e-6, dropout ? "dropout" : "bias");
     }
 }

@@ -2,6 +2,7 @@
 /// Pages whose every row that holds no token is NaN, scales too: whoever reads one shows it.
 #include <heed/cache.h>
 
+#include "base/access.h"
 #include "cache/cache_state.h"
 
 #include <cstring>
@@ -82,9 +83,9 @@ inline void poison(const CachePool& pool, const std::vector<const Cache*>& cache
     const Cache probe = pool.create();
     std::vector<const Cache::State*> states;
     for (const Cache* cache : caches) {
-        if (*cache) { states.push_back(cache->state()); }
+        if (*cache) { states.push_back(detail::Access::state(*cache)); }
     }
-    CachePool::State& memory = *probe.state()->pool;
+    CachePool::State& memory = *detail::Access::state(probe)->pool;
     if (is_state(memory.config.kind)) {
         poison_states(memory, states);
     } else {

@@ -33,7 +33,7 @@ Answer by_hand(Context& context, const Tokens& tokens, const std::vector<std::in
     options.key_positions = key_view;
     options.query_positions = query_view;
     Answer answer(end - begin);
-    attend(context, queries, keys, values, answer.out, options, answer.lse);
+    attend(context, queries, keys, values, {.out = answer.out, .lse = answer.lse}, options);
     return answer;
 }
 

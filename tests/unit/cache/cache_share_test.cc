@@ -1,4 +1,5 @@
 /// A prefix that several caches share, attended to once.
+#include "base/access.h"
 #include "cache/cached_step.h"
 #include "unit/cache/cache_testing.h"
 
@@ -52,7 +53,7 @@ TEST(CacheShare, EqualsThePlainResult) {
                 std::vector<Cache> memory;
                 Answer& result = results[share == SharedPrefix::always ? 1 : 0];
                 cached_attend(context, {.caches = family.forks(memory), .tokens = counts, .share = share}, tokens.q,
-                              tokens.k, tokens.v, result.out, options, result.lse);
+                              tokens.k, tokens.v, {.out = result.out, .lse = result.lse}, options);
             }
             expect_near(results[1], results[0], dtype == DType::f32 ? 3e-6 : 0.01);
         }
@@ -64,7 +65,7 @@ TEST(CacheShare, GroupsAreThoseThatSaveMost) {
     const Family family(context);
     CachedStep step;
     for (const Cache& cache : family.caches) {
-        step.caches.push_back(cache.state());
+        step.caches.push_back(detail::Access::state(cache));
         step.lengths.push_back(cache.length());
     }
     step.pool = step.caches.front()->pool.get();
@@ -89,13 +90,13 @@ TEST(CacheShare, OptionsThatDependOnTheEntryAreNotShared) {
     const Tensor bias = random(DType::f32, {6, 1, 1, 35}, 3), slopes = random(DType::f32, {6, heads}, 4);
     for (const AttentionOptions& options : {AttentionOptions{.bias = bias}, AttentionOptions{.alibi_slopes = slopes},
                                             AttentionOptions{.pattern = patterns::parse("causal & window(9, 0)")},
-                                            AttentionOptions{.dropout = {.p = 0.2}}}) {
+                                            AttentionOptions{.dropout = {.p = 0.2, .seed = 1}}}) {
         Answer results[2] = {Answer(6), Answer(6)};
         for (const SharedPrefix share : {SharedPrefix::never, SharedPrefix::always}) {
             std::vector<Cache> memory;
             Answer& result = results[share == SharedPrefix::always ? 1 : 0];
             cached_attend(context, {.caches = family.forks(memory), .share = share}, tokens.q, tokens.k, tokens.v,
-                          result.out, options, result.lse);
+                          {.out = result.out, .lse = result.lse}, options);
         }
         expect_same(results[1], results[0]);
     }
@@ -108,8 +109,8 @@ TEST(CacheShare, NeverMeansTheSameBitsInAnyCompany) {
     Answer together(6);
     std::vector<Cache> memory;
     const std::vector<Cache*> caches = family.forks(memory);
-    cached_attend(context, {.caches = caches, .share = SharedPrefix::never}, tokens.q, tokens.k, tokens.v, together.out,
-                  {.causal = true}, together.lse);
+    cached_attend(context, {.caches = caches, .share = SharedPrefix::never}, tokens.q, tokens.k, tokens.v,
+                  {.out = together.out, .lse = together.lse}, {.causal = true});
     for (std::int64_t n = 0; n < 6; ++n) {
         Cache alone = family.caches[static_cast<std::size_t>(n)].fork();
         const Answer got = step(context, alone, tokens, n, n + 1);
@@ -127,8 +128,8 @@ TEST(CacheShare, ALongPrefixIsSharedWithoutAsking) {
     Cache a = root.fork(), b = root.fork(), c = root.fork(), d = root.fork(), e = root.fork(), f = root.fork();
     Answer apart(3), shared(3), automatic(3);
     const auto run = [&](Answer& answer, SharedPrefix share) {
-        cached_attend(context, {.caches = {&a, &b, &c}, .share = share}, tokens.q, tokens.k, tokens.v, answer.out,
-                      {.causal = true}, answer.lse);
+        cached_attend(context, {.caches = {&a, &b, &c}, .share = share}, tokens.q, tokens.k, tokens.v,
+                      {.out = answer.out, .lse = answer.lse}, {.causal = true});
         for (Cache* cache : {&a, &b, &c}) { cache->truncate(1000); }
     };
     run(apart, SharedPrefix::never);

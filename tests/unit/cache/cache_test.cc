@@ -81,7 +81,7 @@ TEST(Cache, ARaggedBatchMixesPrefillsAndDecodes) {
         }
         Answer got(sum);
         cached_attend(context, {.caches = {&caches[0], &caches[1], &caches[2], &caches[3]}, .tokens = counts},
-                      joined(q), joined(k), joined(v), got.out, {.causal = true}, got.lse);
+                      joined(q), joined(k), joined(v), {.out = got.out, .lse = got.lse}, {.causal = true});
         std::int64_t begin = 0;
         for (std::size_t n = 0; n < 4; ++n) {
             const std::int64_t end = begin + counts[n];
@@ -151,7 +151,8 @@ TEST(Cache, LayersOfAStepComeOneAfterTheOther) {
             Answer got(count);
             const Tokens& t = layers[layer];
             cached_attend(context, {.caches = {&cache}, .layer = layer}, part(t.q, at, at + count),
-                          part(t.k, at, at + count), part(t.v, at, at + count), got.out, {.causal = true}, got.lse);
+                          part(t.k, at, at + count), part(t.v, at, at + count), {.out = got.out, .lse = got.lse},
+                          {.causal = true});
             expect_near(got, plain(context, t, at, at + count), 2e-6);
             EXPECT_EQ(cache.length(layer), at + count);
             EXPECT_EQ(cache.length(), layer == 2 ? at + count : at);
@@ -163,8 +164,8 @@ TEST(Cache, LayersOfAStepComeOneAfterTheOther) {
     EXPECT_EQ(fork.length(2), 5);
     const Tokens& t = layers[2];
     Answer got(1);
-    cached_attend(context, {.caches = {&fork}, .layer = 2}, part(t.q, 5, 6), part(t.k, 5, 6), part(t.v, 5, 6), got.out,
-                  {.causal = true}, got.lse);
+    cached_attend(context, {.caches = {&fork}, .layer = 2}, part(t.q, 5, 6), part(t.k, 5, 6), part(t.v, 5, 6),
+                  {.out = got.out, .lse = got.lse}, {.causal = true});
     expect_near(got, plain(context, t, 5, 6), 2e-6);
 }
 
@@ -175,8 +176,8 @@ TEST(Cache, CrossAttentionIsFilledOnce) {
     Cache cache = pool.create();
     cache_append(context, {.caches = {&cache}}, source.k, source.v);
     Answer got(4), expected(4);
-    cached_attend(context, {.caches = {&cache}}, target.q, {}, {}, got.out, {}, got.lse);
-    attend(context, target.q, source.k, source.v, expected.out, {}, expected.lse);
+    cached_attend(context, {.caches = {&cache}}, target.q, {}, {}, {.out = got.out, .lse = got.lse});
+    attend(context, target.q, source.k, source.v, {.out = expected.out, .lse = expected.lse});
     expect_near(got, expected, 2e-6);
     EXPECT_EQ(cache.length(), 9);
 }

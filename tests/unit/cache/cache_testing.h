@@ -65,7 +65,7 @@ inline Answer step(Context& context, Cache& cache, const Tokens& tokens, std::in
                    const AttentionOptions& options = {.causal = true}) {
     Answer answer(end - begin, tokens.q.dtype());
     cached_attend(context, {.caches = {&cache}}, part(tokens.q, begin, end), part(tokens.k, begin, end),
-                  part(tokens.v, begin, end), answer.out, options, answer.lse);
+                  part(tokens.v, begin, end), {.out = answer.out, .lse = answer.lse}, options);
     return answer;
 }
 
@@ -73,8 +73,8 @@ inline Answer step(Context& context, Cache& cache, const Tokens& tokens, std::in
 inline Answer plain(Context& context, const Tokens& tokens, std::int64_t begin, std::int64_t end,
                     const AttentionOptions& options = {.causal = true}) {
     Answer answer(end - begin, tokens.q.dtype());
-    attend(context, part(tokens.q, begin, end), part(tokens.k, 0, end), part(tokens.v, 0, end), answer.out, options,
-           answer.lse);
+    attend(context, part(tokens.q, begin, end), part(tokens.k, 0, end), part(tokens.v, 0, end),
+           {.out = answer.out, .lse = answer.lse}, options);
     return answer;
 }
 

@@ -1,7 +1,9 @@
 #include <heed/safetensors.h>
 
 #include <gtest/gtest.h>
+
 #include <sys/stat.h>
+#include <cmath>
 
 #include <cstring>
 #include <fstream>
@@ -196,7 +198,7 @@ TEST(SafetensorsRead, MetadataIsStringToString) {
 }
 
 TEST(SafetensorsRead, DtypeMustBeKnown) {
-    for (const std::string dtype : {"F8_E4M3", "F8_E5M2", "F4", "C64", "f32", "F32 ", ""}) {
+    for (const std::string dtype : {"F8", "F8_E3M4", "F16_E5M10", "C128", "f32", "F32 ", ""}) {
         EXPECT_EQ(refusal(one_tensor("\"" + dtype + "\"", "[8]", "[0,8]", "12345678")),
                   "tensor 'a': dtype: expected F64, F32, F16, BF16, I64, I32, I16, I8, U64, U32, U16, U8 or BOOL, "
                   "got '" +
@@ -206,6 +208,72 @@ TEST(SafetensorsRead, DtypeMustBeKnown) {
               "tensor 'a': dtype: expected a string, got the number 3");
     EXPECT_EQ(refusal(one_tensor("{}", "[8]", "[0,8]", "12345678")),
               "tensor 'a': dtype: expected a string, got an object");
+}
+
+TEST(SafetensorsRead, NumbersOfEightBitsBecomeFloats) {
+    // 0, smallest subnormal, largest subnormal, 1, -2, 448 (the largest), NaN, -0
+    const std::string e4m3("\x00\x01\x07\x38\xc0\x7e\x7f\x80", 8);
+    const float expected[] = {0, 0.001953125F, 0.013671875F, 1, -2, 448, NAN, -0.0F};
+    const std::string bytes = one_tensor("\"F8_E4M3\"", "[2,4]", "[0,8]", e4m3);
+    const SafetensorsFile file = SafetensorsFile::from_memory(bytes_of(bytes));
+    const Tensor tensor = file.tensor("a");
+    EXPECT_EQ(tensor.dtype(), DType::f32);
+    EXPECT_EQ(tensor.shape(), (Shape{2, 4}));
+    for (int n = 0; n < 8; ++n) {
+        const float got = tensor.as<float>()[n];
+        EXPECT_TRUE(got == expected[n] || (std::isnan(got) && std::isnan(expected[n]))) << n << ": " << got;
+    }
+    EXPECT_TRUE(std::signbit(tensor.as<float>()[7]));
+    EXPECT_FALSE(file.is_aligned("a"));
+    EXPECT_NE(testing::file_error([&] { static_cast<void>(file.view("a")); }).find("tensor() converts them"),
+              std::string::npos);
+
+    // 1, smallest subnormal, 57344 (the largest), infinity, -infinity, NaN
+    const std::string e5m2("\x3c\x01\x7b\x7c\xfc\x7d", 6);
+    const float wide[] = {1, 0.0000152587890625F, 57344, INFINITY, -INFINITY, NAN};
+    const std::string other = one_tensor("\"F8_E5M2\"", "[6]", "[0,6]", e5m2);
+    const Tensor second = SafetensorsFile::from_memory(bytes_of(other)).tensor("a");
+    for (int n = 0; n < 6; ++n) {
+        const float got = second.as<float>()[n];
+        EXPECT_TRUE(got == wide[n] || (std::isnan(got) && std::isnan(wide[n]))) << n << ": " << got;
+    }
+    EXPECT_EQ(refusal(one_tensor("\"F8_E4M3\"", "[2]", "[0,8]", "12345678")),
+              "tensor 'a': data_offsets: expected 2 bytes for F8_E4M3 [2], got [0, 8], 8 bytes");
+}
+
+TEST(SafetensorsRead, OtherNumbersOfEightBits) {
+    const auto read = [](const std::string& type, const std::string& data) {
+        const std::string extent = std::to_string(data.size());
+        const std::string bytes = one_tensor("\"" + type + "\"", "[" + extent + "]", "[0," + extent + "]", data);
+        const Tensor tensor = SafetensorsFile::from_memory(bytes_of(bytes)).tensor("a");
+        return std::vector<float>(tensor.as<float>(), tensor.as<float>() + tensor.shape().elements());
+    };
+    // The largest, 1, -1, the smallest; NaN stands where -0 would.
+    EXPECT_EQ(read("F8_E4M3FNUZ", "\x7f\x40\xc0\x01"), (std::vector<float>{240, 1, -1, 0x1p-10F}));
+    EXPECT_EQ(read("F8_E5M2FNUZ", "\x7f\x40\xc0\x01"), (std::vector<float>{57344, 1, -1, 0x1p-17F}));
+    EXPECT_EQ(read("F8_E8M0", "\x7f\x80\x01\xfe"), (std::vector<float>{1, 2, 0x1p-126F, 0x1p127F}));
+    EXPECT_EQ(read("F8_E8M0", std::string(1, '\0')).front(), 0x1p-127F);
+    EXPECT_TRUE(std::isnan(read("F8_E4M3FNUZ", "\x80").front()));
+    EXPECT_TRUE(std::isnan(read("F8_E8M0", "\xff").front()));
+}
+
+TEST(SafetensorsRead, WhatCannotBeReadDoesNotKeepAFileFromBeingOpened) {
+    struct Case {
+        const char* type;
+        const char* shape;
+    };
+    for (const Case& each : {Case{"F4", "[4,4]"}, Case{"F4", "[16]"}, Case{"C64", "[1]"}}) {
+        const std::string bytes = one_tensor("\"" + std::string(each.type) + "\"", each.shape, "[0,8]", "12345678");
+        const SafetensorsFile file = SafetensorsFile::from_memory(bytes_of(bytes));
+        EXPECT_EQ(file.entry("a").file_type, each.type);
+        EXPECT_FALSE(file.is_aligned("a"));
+        const std::string expected = std::string("expected a type that heed can read, got ") + each.type;
+        EXPECT_NE(testing::file_error([&] { static_cast<void>(file.tensor("a")); }).find(expected), std::string::npos);
+        EXPECT_NE(testing::file_error([&] { static_cast<void>(file.view("a")); }).find(expected), std::string::npos);
+    }
+    const std::string six = one_tensor("\"F6_E2M3\"", "[2,4]", "[0,6]", "123456");
+    EXPECT_EQ(SafetensorsFile::from_memory(bytes_of(six)).entry("a").end, 6U);
+    EXPECT_NE(refusal(one_tensor("\"F4\"", "[15]", "[0,8]", "12345678")), "");
 }
 
 TEST(SafetensorsRead, ShapeIsNonNegativeIntegers) {
@@ -234,7 +302,7 @@ TEST(SafetensorsRead, SizesAreMultipliedWithCare) {
     const auto shape_refusal = [](const std::string& shape) {
         return refusal(one_tensor(R"("F32")", shape, "[0,0]", ""));
     };
-    const std::string big = "tensor 'a': shape: expected fewer than 2^63 bytes, got ";
+    const std::string big = "tensor 'a': shape: expected whole bytes, fewer than 2^63, got ";
     // 2^32 * 2^32 elements wrap to 0; 2^62 floats are 2^64 bytes and wrap too.
     EXPECT_EQ(shape_refusal("[4294967296,4294967296]"), big + "[4294967296, 4294967296]");
     EXPECT_EQ(shape_refusal("[4611686018427387904]"), big + "[4611686018427387904]");

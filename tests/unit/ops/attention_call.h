@@ -70,7 +70,7 @@ struct Call {
         const Shape& s = q.shape();
         out = Tensor(q.dtype(), {s[0], s[1], s[2], v.shape()[3]});
         lse = Tensor(lse_dtype(), {s[0], s[1], s[2]});
-        attend(context, q, k, v, out, options, lse);
+        attend(context, q, k, v, {.out = out, .lse = lse}, options);
     }
     /// After forward.
     void backward(Context& context) {
@@ -83,7 +83,9 @@ struct Call {
         if (options.alibi_slopes) {
             gradients.dalibi_slopes = dslopes = Tensor(lse_dtype(), options.alibi_slopes.shape());
         }
-        attend_backward(context, q, k, v, out, lse, dout, gradients, options, dlse ? View(dlse) : View());
+        attend_backward(
+            context, {.q = q, .k = k, .v = v, .out = out, .lse = lse, .dout = dout, .dlse = dlse ? View(dlse) : View()},
+            gradients, options);
     }
     void both(Context& context) {
         forward(context);

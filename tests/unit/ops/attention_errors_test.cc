@@ -80,6 +80,8 @@ const std::vector<Mistake>& mistakes_of_inputs_and_options() {
         {"dropout of all", [](Given& s) { s.options.dropout.p = 1; }, "dropout.p: expected 0 <= p < 1, got 1.000000"},
         {"dropout below 0", [](Given& s) { s.options.dropout.p = -0.5; },
          "dropout.p: expected 0 <= p < 1, got -0.500000"},
+        {"dropout without a seed", [](Given& s) { s.options.dropout.p = 0.5; },
+         "dropout.seed: expected a number, as dropout.p is above 0 and no mask is given, got none"},
         {"window left", [](Given& s) { s.options.window.left = -2; },
          "window.left: expected -1 (unlimited) or more, got -2"},
         {"window right", [](Given& s) { s.options.window.right = -7; },

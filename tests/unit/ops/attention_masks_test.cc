@@ -191,8 +191,9 @@ TEST_P(AttentionMasks, SparseGradientsAreTheSameForAnyThreads) {
             Context team(threads);
             Tensor dq(dtype(), call.q.shape()), dk(dtype(), call.k.shape()), dv(dtype(), call.v.shape());
             for (Tensor* tensor : {&dq, &dk, &dv}) { std::memset(tensor->data(), 0xff, tensor->bytes()); }  // NaN
-            attend_backward(team, call.q, call.k, call.v, call.out, call.lse, call.dout, {.dq = dq, .dk = dk, .dv = dv},
-                            call.options);
+            attend_backward(
+                team, {.q = call.q, .k = call.k, .v = call.v, .out = call.out, .lse = call.lse, .dout = call.dout},
+                {.dq = dq, .dk = dk, .dv = dv}, call.options);
             expect_same_bits("dq", dq, call.dq);
             expect_same_bits("dk", dk, call.dk);
             expect_same_bits("dv", dv, call.dv);

@@ -45,10 +45,17 @@ struct Given {
         std::memset(tensor.data(), poison, tensor.bytes());
         return tensor;
     }
-    void run_forward() { attend(context, view_q, view_k, view_v, view_out, options, view_lse); }
+    void run_forward() { attend(context, view_q, view_k, view_v, {.out = view_out, .lse = view_lse}, options); }
     void run_backward() {
-        attend_backward(context, view_q, view_k, view_v, view_forward_out, view_forward_lse, view_dout, gradients,
-                        options, view_dlse);
+        attend_backward(context,
+                        {.q = view_q,
+                         .k = view_k,
+                         .v = view_v,
+                         .out = view_forward_out,
+                         .lse = view_forward_lse,
+                         .dout = view_dout,
+                         .dlse = view_dlse},
+                        gradients, options);
     }
     void expect_nothing_written() const {
         for (const Tensor* t : {&out, &lse, &dq, &dk, &dv, &dbias, &dsinks, &dslopes}) {

@@ -127,7 +127,8 @@ TEST_P(AttentionValues, WithoutLse) {
 }
 
 /// [B,H,T,S] of 0 and 1: weights are all equal and v is the identity, so out shows which weights were kept.
-Tensor kept_elements(Context& context, const std::string& kernel, DType dtype, const Sizes& s, const Dropout& dropout) {
+Tensor kept_elements(Context& context, const std::string& kernel, DType dtype, const Sizes& s,
+                     const AttentionDropout& dropout) {
     Call call;
     call.q = Tensor(dtype, {s.B, s.H, s.T, 1});
     call.k = Tensor(dtype, {s.B, s.H, s.S, 1});
@@ -144,13 +145,13 @@ Tensor kept_elements(Context& context, const std::string& kernel, DType dtype, c
 TEST_P(AttentionValues, DropoutKeepsWhatTheGeneratorSays) {
     // Sizes that end inside any tile: the mask is a matter of coordinates alone.
     const Sizes s{.B = 2, .H = 3, .G = 3, .T = 37, .S = 83, .D = 1, .E = 83};
-    const Dropout dropout{.p = 0.3, .seed = 0x123456789ABCDEF0, .offset = 17};
+    const AttentionDropout dropout{.p = 0.3, .seed = 0x123456789ABCDEF0, .offset = 17};
     const Tensor kept = kept_elements(context, GetParam(), dtype(), s, dropout);
     for (std::int64_t n = 0; n < kept.elements(); ++n) {
         const auto j = static_cast<std::uint32_t>(n % 83);
         const auto i = static_cast<std::uint32_t>(n / 83 % 37);
         const auto plane = static_cast<std::uint32_t>(n / (83 * 37));
-        const bool keep = dropout_word(dropout.seed, dropout.offset, plane, i, j) >= dropout_threshold(0.3);
+        const bool keep = dropout_word(*dropout.seed, dropout.offset, plane, i, j) >= dropout_threshold(0.3);
         ASSERT_NEAR(number(kept, n), keep ? 1 : 0, 2e-6) << n;
     }
 }

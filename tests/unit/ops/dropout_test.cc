@@ -17,7 +17,7 @@ TEST(Dropout, IsWhatItsCoordinatesSay) {
             dropout(test_context(), Scattered(x).view, strange.view, options);
             expect_same(strange.view, out);
             for (std::int64_t n = 0; n < x.elements(); ++n) {
-                const std::uint32_t word = dropout_word(options.seed, 7, 0, static_cast<std::uint32_t>(n / columns),
+                const std::uint32_t word = dropout_word(*options.seed, 7, 0, static_cast<std::uint32_t>(n / columns),
                                                         static_cast<std::uint32_t>(n % columns));
                 const double kept = word >= dropout_threshold(0.3) ? get(x, n) / 0.7 : 0;
                 const double expected = kept + get(residual, n);
@@ -55,6 +55,9 @@ TEST(Dropout, RefusesWhatDoesNotFit) {
     Tensor x(DType::f32, {2, 3});
     EXPECT_EQ(error_text([&] { dropout(test_context(), x, x, {.p = 1}); }),
               "[dropout] p: expected 0 <= p < 1, got 1.000000");
+    EXPECT_EQ(error_text([&] { dropout(test_context(), x, x, {.p = 0.5}); }),
+              "[dropout] seed: expected a number, as p is above 0, got none");
+    EXPECT_NO_THROW(dropout(test_context(), x, x, {.p = 0.5, .seed = 0}));
     EXPECT_EQ(error_text([&] { dropout(test_context(), x, {}, {.p = 0}); }),
               "[dropout] out: expected a tensor of shape [2, 3], got none");
 }

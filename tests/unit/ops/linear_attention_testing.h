@@ -65,6 +65,7 @@ struct Inputs {
           dz(random({sizes.B, sizes.N, sizes.F}, seed + 7)),
           decay(random({sizes.N}, seed + 8, 0.6, 1)) {}
     Inputs(Inputs&&) = default;
+    Inputs& operator=(Inputs&&) = default;
 
     Inputs as(DType dtype) const {
         Inputs narrow(size);

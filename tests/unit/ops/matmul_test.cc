@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <string>
 
+#include "base/place.h"
 #include "cpu/instruction_sets.h"
 #include "cpu/matmul/matmul_onednn.h"
 #include "support/sample.h"
@@ -267,8 +268,8 @@ TEST(Matmul, OneDNNTakesWholeBlocksOfLargeFloatProducts) {
     problem.rows = 300, problem.columns = 200, problem.depth = 300;
     problem.a = address(a), problem.b = address(b), problem.c = address(c);
     const auto done = [&](const MatmulProblem& p) {
-        const auto lock = context.pool().lock();
-        return cpu::matmul_onednn(context.pool(), p, *cpu::instruction_set().kernels);
+        const auto lock = detail::pool_of(context).lock();
+        return cpu::matmul_onednn(detail::pool_of(context), p, *cpu::instruction_set().kernels);
     };
     const auto refused = [&](auto&& change) {
         MatmulProblem changed = problem;

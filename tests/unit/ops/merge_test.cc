@@ -101,7 +101,8 @@ TEST(Merge, SplitKeysGiveTheWhole) {
             options.query_positions = View(static_cast<const std::int64_t*>(at_query.data()), {1, 9});
             options.key_positions = View(static_cast<const std::int64_t*>(at_key.data()), {1, end - begin});
             MergeResult r{Tensor(dtype, {2, 4, 9, 6}), Tensor(DType::f64, {2, 4, 9})};
-            attend(context, q, k.view().slice(2, begin, end), v.view().slice(2, begin, end), r.out, options, r.lse);
+            attend(context, q, k.view().slice(2, begin, end), v.view().slice(2, begin, end),
+                   {.out = r.out, .lse = r.lse}, options);
             return r;
         };
         const MergeResult whole = attended(0, 23);

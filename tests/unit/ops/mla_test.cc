@@ -30,12 +30,12 @@ struct MlaResult {
 };
 MlaResult expanded(Context& context, const Problem& p, const AttentionOptions& options = {}) {
     MlaResult r{Tensor(p.q.dtype(), p.out_shape()), Tensor(DType::f64, p.lse_shape())};
-    mla_attend(context, p.q, p.latents(), p.rotary(), p.weights(), r.out, options, r.lse);
+    mla_attend(context, p.q, p.latents(), p.rotary(), p.weights(), {.out = r.out, .lse = r.lse}, options);
     return r;
 }
 MlaResult absorbed(Context& context, const Problem& p, const AttentionOptions& options = {}) {
     MlaResult r{Tensor(p.q.dtype(), p.out_shape()), Tensor(DType::f64, p.lse_shape())};
-    mla_attend_absorbed(context, p.q, p.cache, p.weights(), r.out, options, r.lse);
+    mla_attend_absorbed(context, p.q, p.cache, p.weights(), {.out = r.out, .lse = r.lse}, options);
     return r;
 }
 
@@ -64,7 +64,7 @@ MlaResult by_hand(Context& context, const Problem& p, AttentionOptions options =
     }
     MlaResult r{Tensor(DType::f64, p.out_shape()), Tensor(DType::f64, p.lse_shape())};
     const Tensor q = p.q.to(DType::f64);
-    attend(context, q, k, v, r.out, options, r.lse);
+    attend(context, q, k, v, {.out = r.out, .lse = r.lse}, options);
     return r;
 }
 
@@ -156,8 +156,16 @@ TEST(Mla, GradientsByFiniteDifferences) {
     const Tensor dout = random(DType::f64, p.out_shape(), 20), dlse = random(DType::f64, p.lse_shape(), 21);
     const MlaResult r = expanded(context, p, options);
     ExpandedGradients g(p, DType::f64);
-    mla_attend_backward(context, p.q, p.latents(), p.rotary(), p.weights(), r.out, r.lse, dout, g.views(true), options,
-                        dlse);
+    mla_attend_backward(context,
+                        {.q = p.q,
+                         .latent = p.latents(),
+                         .rotary_key = p.rotary(),
+                         .weights = p.weights(),
+                         .out = r.out,
+                         .lse = r.lse,
+                         .dout = dout,
+                         .dlse = dlse},
+                        g.views(true), options);
     const auto loss = [&] {
         const MlaResult now = expanded(context, p, options);
         return dot(now.out, dout) + dot(now.lse, dlse);
@@ -185,9 +193,24 @@ TEST(Mla, GradientsInFloatFollowThoseInDouble) {
         const Tensor dout = random(dtype, p.out_shape(), 20);
         const MlaResult r = expanded(context, p), truth = expanded(context, wide);
         ExpandedGradients got(p, dtype), expected(wide, DType::f64);
-        mla_attend_backward(context, p.q, p.latents(), p.rotary(), p.weights(), r.out, r.lse, dout, got.views());
-        mla_attend_backward(context, wide.q, wide.latents(), wide.rotary(), wide.weights(), truth.out, truth.lse,
-                            dout.to(DType::f64), expected.views());
+        mla_attend_backward(context,
+                            {.q = p.q,
+                             .latent = p.latents(),
+                             .rotary_key = p.rotary(),
+                             .weights = p.weights(),
+                             .out = r.out,
+                             .lse = r.lse,
+                             .dout = dout},
+                            got.views());
+        mla_attend_backward(context,
+                            {.q = wide.q,
+                             .latent = wide.latents(),
+                             .rotary_key = wide.rotary(),
+                             .weights = wide.weights(),
+                             .out = truth.out,
+                             .lse = truth.lse,
+                             .dout = dout.to(DType::f64)},
+                            expected.views());
         expect_near(got.dq, expected.dq, tolerance);
         expect_near(got.dlatent, expected.dlatent, tolerance);
         expect_near(got.drotary, expected.drotary, tolerance);
@@ -214,8 +237,15 @@ TEST(Mla, WhatIsHiddenNeverLeaks) {
         const Tensor dout = random(dtype, clean.out_shape(), 20);
         const auto run = [&](const Problem& p, ExpandedGradients& g) {
             MlaResult r = expanded(context, p, options);
-            mla_attend_backward(context, p.q, p.latents(), p.rotary(), p.weights(), r.out, r.lse, dout, g.views(),
-                                options);
+            mla_attend_backward(context,
+                                {.q = p.q,
+                                 .latent = p.latents(),
+                                 .rotary_key = p.rotary(),
+                                 .weights = p.weights(),
+                                 .out = r.out,
+                                 .lse = r.lse,
+                                 .dout = dout},
+                                g.views(), options);
             return r;
         };
         ExpandedGradients of_clean(clean, dtype), of_loud(loud, dtype);
@@ -273,7 +303,15 @@ TEST(Mla, NoKeysNoQueries) {
         if (p.cache.elements() > 0) { continue; }
         ExpandedGradients g(p, DType::f32);
         const MlaResult r = expanded(context, p);
-        mla_attend_backward(context, p.q, p.latents(), p.rotary(), p.weights(), r.out, r.lse, r.out, g.views());
+        mla_attend_backward(context,
+                            {.q = p.q,
+                             .latent = p.latents(),
+                             .rotary_key = p.rotary(),
+                             .weights = p.weights(),
+                             .out = r.out,
+                             .lse = r.lse,
+                             .dout = r.out},
+                            g.views());
         for (std::int64_t n = 0; n < g.dup_key.elements(); ++n) { ASSERT_EQ(get(g.dup_key, n), 0); }
     }
 }
@@ -311,7 +349,15 @@ TEST(Mla, Errors) {
     views.dup_value = g.dup_key;
     const MlaResult r = expanded(context, p);
     const auto backward = [&] {
-        mla_attend_backward(context, p.q, p.latents(), p.rotary(), w, r.out, r.lse, r.out, views);
+        mla_attend_backward(context,
+                            {.q = p.q,
+                             .latent = p.latents(),
+                             .rotary_key = p.rotary(),
+                             .weights = w,
+                             .out = r.out,
+                             .lse = r.lse,
+                             .dout = r.out},
+                            views);
     };
     EXPECT_EQ(error_text(backward), "[mla_attend_backward] dup_value: expected [3, 6, 7], got [3, 5, 7]");
     views = g.views();

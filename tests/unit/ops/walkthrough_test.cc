@@ -47,7 +47,7 @@ TEST(Walkthrough, StepsAppearWhereAskedFor) {
     all.causal = true;
     all.softcap = 3;
     all.alibi_slopes = View(&slope, {1});
-    all.dropout.p = 0.5;
+    all.dropout = {.p = 0.5, .seed = 0};
     EXPECT_EQ(names(all), begin + "softcap bias mask weights dropout mixed joined output ");
     EXPECT_EQ(walk_through(context, teaching_example()).find("mask"), nullptr);
 }

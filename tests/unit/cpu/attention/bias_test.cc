@@ -38,12 +38,13 @@ void expect_like_reference(const BiasSizes& n, const Tensor& k, const View& bias
         options.scale = scale;
         if (reference != 0) { options.kernel = "reference"; }
         Tensor out(DType::f32, q.shape()), lse(DType::f32, {1, n.heads, n.rows});
-        attend(context, q, k, v, out, options, lse);
+        attend(context, q, k, v, {.out = out, .lse = lse}, options);
         results[reference][0] = out.to(DType::f32);
         if (!gradients) { continue; }
         Tensor dq(DType::f32, q.shape()), dk(DType::f32, k.shape()), dv(DType::f32, v.shape());
         Tensor dbias(DType::f32, bias.shape());
-        attend_backward(context, q, k, v, out, lse, dout, {.dq = dq, .dk = dk, .dv = dv, .dbias = dbias}, options);
+        attend_backward(context, {.q = q, .k = k, .v = v, .out = out, .lse = lse, .dout = dout},
+                        {.dq = dq, .dk = dk, .dv = dv, .dbias = dbias}, options);
         results[reference][1] = std::move(dq);
         results[reference][2] = std::move(dbias);
     }
@@ -145,11 +146,11 @@ TEST(LowestBias, IsSeenOnEveryKernel) {
                     const Tensor inputs[3] = {q.to(type), k.to(type), v.to(type)};
                     Tensor expected(DType::f32, q.shape()), expected_lse(DType::f32, {1, 4, rows});
                     options.kernel = "reference";
-                    attend(context, inputs[0], inputs[1], inputs[2], expected, options, expected_lse);
+                    attend(context, inputs[0], inputs[1], inputs[2], {.out = expected, .lse = expected_lse}, options);
                     for (const std::string& kernel : testing::runnable_kernels()) {
                         Tensor out(DType::f32, q.shape()), lse(DType::f32, {1, 4, rows});
                         options.kernel = kernel;
-                        attend(context, inputs[0], inputs[1], inputs[2], out, options, lse);
+                        attend(context, inputs[0], inputs[1], inputs[2], {.out = out, .lse = lse}, options);
                         for (std::int64_t n = 0; n < out.elements(); ++n) {
                             ASSERT_NEAR(out.as<float>()[n], expected.as<float>()[n], type == DType::f32 ? 1e-5 : 0.02)
                                 << kernel << ", " << rows << " rows, bias " << heed::name_of(dtype) << ", at " << n;

@@ -46,7 +46,7 @@ TEST(WeightsInPairs, AreAsGoodWithoutLse) {
                 Tensor out(DType::f32, q.shape()), with_lse(DType::f32, q.shape()), expected(DType::f32, q.shape());
                 Tensor lse(DType::f32, {1, 2, rows});
                 attend(context, q, k, v, out, variants[n]);
-                attend(context, q, k, v, with_lse, variants[n], lse);
+                attend(context, q, k, v, {.out = with_lse, .lse = lse}, variants[n]);
                 variants[n].kernel = "reference";
                 attend(context, q, k, v, expected, variants[n]);
                 const double error = largest_difference(out, expected);
@@ -100,12 +100,13 @@ TEST(WeightsInPairs, TheSameBitsInAnyCompany) {
     for (const bool with_lse : {false, true}) {
         Tensor together(DType::f32, q.shape()), lse(DType::f32, {1, 1, rows});
         Context context(1);
-        attend(context, q, k, v, together, {}, with_lse ? MutableView(lse) : MutableView());
+        attend(context, q, k, v, {.out = together, .lse = with_lse ? MutableView(lse) : MutableView()});
         for (std::int64_t first = 0; first + 64 <= rows; first += 64) {
             Tensor some(DType::f32, {1, 1, 64, 64}), some_lse(DType::f32, {1, 1, 64});
             std::copy_n(all.as<float>() + first * 64, 64 * 64, some.as<float>());
             Tensor alone(DType::f32, some.shape());
-            attend(context, some.to(DType::bf16), k, v, alone, {}, with_lse ? MutableView(some_lse) : MutableView());
+            attend(context, some.to(DType::bf16), k, v,
+                   {.out = alone, .lse = with_lse ? MutableView(some_lse) : MutableView()});
             for (std::int64_t n = 0; n < 64 * 64; ++n) {
                 ASSERT_EQ(alone.as<float>()[n], together.as<float>()[first * 64 + n]) << first << " " << n;
             }

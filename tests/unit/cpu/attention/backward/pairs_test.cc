@@ -35,7 +35,7 @@ struct Case {
           out(DType::bf16, {1, 4, rows, size}),
           lse(lse_type, {1, 4, rows}) {
         options.kernel = "reference";
-        attend(context, q, k, v, out, options, lse);
+        attend(context, q, k, v, {.out = out, .lse = lse}, options);
     }
 };
 
@@ -51,7 +51,8 @@ Gradients gradients_of(Context& context, const Case& c, const AttentionOptions& 
     views.dq = to.dq.view();
     views.dk = to.dk.view();
     views.dv = to.dv.view();
-    attend_backward(context, c.q, c.k, c.v, c.out, c.lse, c.dout, views, options);
+    attend_backward(context, {.q = c.q, .k = c.k, .v = c.v, .out = c.out, .lse = c.lse, .dout = c.dout}, views,
+                    options);
     return to;
 }
 
@@ -76,9 +77,9 @@ TEST(BackwardInPairs, IsAsGoodAsBf16) {
         for (const std::int64_t keys : {47, 301}) {
             std::vector<AttentionOptions> variants(5);
             variants[1].causal = true;
-            variants[2].dropout.p = 0.25;
+            variants[2].dropout = {.p = 0.25, .seed = 0};
             variants[3].causal = true;
-            variants[3].dropout.p = 0.25;
+            variants[3].dropout = {.p = 0.25, .seed = 0};
             variants[4].window = {.left = 37, .right = 5};
             for (std::size_t n = 0; n < variants.size(); ++n) {
                 if (!sample.takes()) { continue; }

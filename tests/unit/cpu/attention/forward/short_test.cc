@@ -81,10 +81,11 @@ void compare(const Sizes& s, const Rows& q, const Rows& k, const Rows& v, bool a
             const MutableView lse_of_entries(lse.as<float>(), Shape{s.batch, s.heads, s.queries},
                                              Shape{s.queries, s.batch * s.queries, 1});
             AttentionOptions options{.kernel = kernel};
-            attend(context, q.entries(), k.entries(), v.entries(), out.entries(), options, lse_of_entries);
+            attend(context, q.entries(), k.entries(), v.entries(), {.out = out.entries(), .lse = lse_of_entries},
+                   options);
             options.cu_seqlens_q = q_starts;
             options.cu_seqlens_k = k_starts;
-            attend(context, q.tensor, k.tensor, v.tensor, packed.tensor, options, packed_lse);
+            attend(context, q.tensor, k.tensor, v.tensor, {.out = packed.tensor, .lse = packed_lse}, options);
             expect_same_bits(out.tensor, packed.tensor, what);
             expect_same_bits(lse, packed_lse, what + ", lse");
             if (!against_reference) { continue; }

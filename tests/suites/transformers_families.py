@@ -1,0 +1,258 @@
+"""Which models of Hugging Face transformers run on heed: a small model of every type with random weights, with
+attn_implementation="eager" and then "heed".
+
+    python tests/suites/transformers_families.py [TYPE ...] [--write docs/transformers.md]
+
+Compared are all outputs (with padding where there is a mask), gradients of all weights, and for those that generate:
+greedy, beams and a static cache. A type is equal, refused (heed says why), different, or not tried, which is to say that
+the small model could not be made or run without heed either.
+"""
+
+import argparse
+import collections
+import copy
+import datetime
+import pathlib
+import re
+import sys
+import warnings
+
+import torch
+import transformers
+from transformers.models.auto import modeling_auto
+
+import heed.torch
+
+# What makes a model small, by the end of a name in its configuration.
+SMALL = {
+    r"(hidden_size|d_model|n_embd|dim|embed_dim|word_embed_proj_dim|embedding_size|encoder_hidden_size)": 64,
+    r"(num_hidden_layers|n_layers?|num_layers|(en|de)coder_layers|num_decoder_layers|num_encoder_layers)": 2,
+    r"(num_attention_heads|n_heads?|num_heads|(en|de)coder_attention_heads)": 4,
+    r"(num_key_value_heads|n_head_kv|num_kv_heads)": 2,
+    r"(intermediate_size|ffn_dim|d_ff|n_inner|ffn_hidden_size|dim_ff|inner_dim|moe_intermediate_size|ffn_size)": 96,
+    r"vocab_size": 96,
+    r"(max_position_embeddings|n_positions|max_sequence_length|n_ctx)": 64,
+    r"(head_dim|d_kv|kv_channels)": 16,
+    r"(num_experts|num_local_experts|n_routed_experts|moe_num_experts)": 4,
+    r"(num_experts_per_tok|num_experts_per_token|top_k|moe_k|moe_top_k)": 2,
+    r"sliding_window": 8,
+    r"image_size": 32,
+    r"patch_size": 8,
+}
+IDS = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id", "sep_token_id", "cls_token_id")
+
+
+def shrink(config):
+    for name in list(vars(config)):
+        value = getattr(config, name)
+        if isinstance(value, transformers.PreTrainedConfig):
+            shrink(value)
+        elif isinstance(value, bool) or not isinstance(value, (int, type(None))):
+            continue
+        elif name in IDS:
+            setattr(config, name, None if value is None else {"pad_token_id": 0}.get(name, 1))
+        elif isinstance(value, int):
+            small = next((size for pattern, size in SMALL.items() if re.fullmatch(f"(.*_)?{pattern}", name)), None)
+            if small is not None and value > small:
+                try:
+                    setattr(config, name, small)
+                except Exception:  # noqa: BLE001, a name that is computed from another
+                    continue
+    layers = getattr(config, "num_hidden_layers", None)
+    for name in ("layer_types", "mlp_layer_types"):
+        kinds = getattr(config, name, None)
+        if isinstance(kinds, list) and layers:
+            config.__dict__[name] = (sorted(set(kinds)) * layers)[:layers]
+    return config
+
+
+def random_weights(model):
+    """Large enough for attention to have something to choose from; the same for the same shapes."""
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.is_floating_point() and parameter.dim() > 1:
+                parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.4 / parameter.shape[-1] ** 0.25)
+    return model.eval()
+
+
+def inputs_of(model):
+    torch.manual_seed(1)
+    name = model.main_input_name
+    if name == "pixel_values":
+        vision = getattr(model.config, "vision_config", model.config)
+        size = getattr(vision, "image_size", 32)
+        size = size if isinstance(size, (list, tuple)) else (size, size)
+        return {name: torch.randn(2, getattr(vision, "num_channels", 3), *size)}
+    if name != "input_ids":
+        raise NotImplementedError(f"inputs are {name}")
+    ids = torch.randint(3, 90, (2, 20))
+    mask = torch.ones_like(ids)
+    mask[1, :5] = 0  # padding in front, as generation has it
+    given = {"input_ids": ids, "attention_mask": mask}
+    if model.config.is_encoder_decoder:
+        given["decoder_input_ids"] = torch.randint(3, 90, (2, 7))
+    return given
+
+
+def tensors(output):
+    """All that a model returned, by name, caches apart."""
+    for name, value in output.items():
+        if isinstance(value, torch.Tensor) and value.is_floating_point():
+            yield name, value
+        elif isinstance(value, (list, tuple)):
+            for n, x in enumerate(value):
+                if isinstance(x, torch.Tensor) and x.is_floating_point():
+                    yield f"{name}.{n}", x
+
+
+def results(model, given):
+    """Everything that is compared, by name."""
+    torch.manual_seed(2)
+    output = model(**given)
+    there = given.get("attention_mask")
+    found = {}
+    for name, value in tensors(output):
+        rows = value.dim() == 3 and there is not None and value.shape[:2] == there.shape
+        found[name] = value[there.bool()] if rows else value
+    total = sum(value.double().sin().sum() for value in found.values() if value.requires_grad)
+    model.zero_grad()
+    total.backward()
+    found = {name: value.detach() for name, value in found.items()}
+    found.update({f"gradient of {n}": p.grad for n, p in model.named_parameters() if p.grad is not None})
+    return found
+
+
+def generated(model, given, **how):
+    prompt = {name: value for name, value in given.items() if name != "decoder_input_ids"}
+    if model.config.is_encoder_decoder:
+        how["decoder_start_token_id"] = 1
+    torch.manual_seed(3)
+    return model.generate(**prompt, max_new_tokens=6, min_new_tokens=6, do_sample=False, pad_token_id=0, **how)
+
+
+GENERATION = {"greedy": {}, "beams": {"num_beams": 2}, "static cache": {"cache_implementation": "static"}}
+
+
+def differences(expected, got):
+    """Relative to the largest number, of all gradients where one is itself next to nothing (those of key biases are 0)."""
+    steepest = max((float(x.abs().max()) for name, x in expected.items() if x.numel() and "gradient" in name), default=0)
+    for name, value in expected.items():
+        least = 1e-3 * steepest if "gradient" in name else 1e-3
+        scale = max(least, float(value.abs().max())) if value.numel() else 1.0
+        error = float((got[name] - value).abs().max()) / scale if value.numel() else 0.0
+        if not error < 2e-3 and not (value.isnan().any() and torch.equal(value.isnan(), got[name].isnan())):
+            yield f"{name} by {error:.1g}"
+
+
+def make(kind, config, implementation):
+    config = copy.deepcopy(config)
+    torch.manual_seed(0)
+    return random_weights(kind._from_config(config, attn_implementation=implementation))
+
+
+def compare_generation(eager, ours, given):
+    """(what agrees, what differs); what fails without heed is left out."""
+    same, other = [], []
+    for name, how in GENERATION.items():
+        try:
+            expected = generated(eager, given, **how)
+        except Exception:  # noqa: BLE001
+            continue
+        (same if torch.equal(expected, generated(ours, given, **how)) else other).append(name)
+    return same, other
+
+
+def verdict(model_type, name):
+    try:
+        kind = getattr(transformers, name)
+        config = shrink(kind.config_class())
+        eager = make(kind, config, "eager")
+        given = inputs_of(eager)
+        expected = results(eager, given)
+    except Exception as error:  # noqa: BLE001
+        return "not tried", f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"[:100]
+    try:
+        ours = make(kind, config, "heed")
+        got = results(ours, given)
+    except heed.Error as error:
+        return "refused", str(error).partition(", got ")[2] or str(error)
+    wrong = list(differences(expected, got))
+    what = ["outputs", "gradients"]
+    if hasattr(eager, "generate") and eager.can_generate():
+        same, other = compare_generation(eager, ours, given)
+        what += same
+        wrong += other
+    return ("different", "; ".join(wrong[:3])) if wrong else ("equal", ", ".join(what))
+
+
+def classes():
+    """type: name of a class, the one that generates where there is one."""
+    found = {}
+    for names in (
+        modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+        modeling_auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
+        modeling_auto.MODEL_MAPPING_NAMES,
+    ):
+        for model_type, name in names.items():
+            found.setdefault(model_type, name[0] if isinstance(name, (tuple, list)) else name)
+    return sorted(found.items())
+
+
+def page(rows):
+    by = collections.defaultdict(list)
+    for model_type, (kind, what) in rows.items():
+        by[kind].append((model_type, what))
+    lines = [
+        "# Models of transformers on heed",
+        "",
+        f"Made by `tests/suites/transformers_families.py` with transformers {transformers.__version__} and PyTorch "
+        f"{torch.__version__.split('+')[0]},",
+        f"{datetime.date.today()}: a small model of every type with random weights, "
+        '`attn_implementation="heed"` against `"eager"`.',
+        "",
+        "| | types |",
+        "| --- | --- |",
+        *(f"| {kind} | {len(by[kind])} |" for kind in ("equal", "refused", "different", "not tried") if by[kind]),
+    ]
+    titles = {
+        "equal": "Equal",
+        "refused": "Refused, by name",
+        "different": "Different",
+        "not tried": "Not tried: the small model could not be made or run without heed either",
+    }
+    for kind, title in titles.items():
+        if not by[kind]:
+            continue
+        lines += ["", f"## {title}", ""]
+        groups = collections.defaultdict(list)
+        for model_type, what in by[kind]:
+            groups[what].append(model_type)
+        for what, names in sorted(groups.items(), key=lambda item: -len(item[1])):
+            lines.append(f"- {what}: {', '.join(names)}" if kind != "not tried" else f"- {', '.join(names)}: {what}")
+    return "\n".join(lines) + "\n"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("types", nargs="*")
+    parser.add_argument("--write", type=pathlib.Path)
+    arguments = parser.parse_args()
+    warnings.simplefilter("ignore")
+    transformers.logging.set_verbosity(transformers.logging.CRITICAL)
+    heed.torch.register_transformers()
+    rows = {}
+    for model_type, name in classes():
+        if not arguments.types or model_type in arguments.types:
+            try:
+                rows[model_type] = verdict(model_type, name)
+            except Exception as error:  # noqa: BLE001
+                rows[model_type] = ("different", f"{type(error).__name__}: {error}"[:300])
+            print(model_type, *rows[model_type], flush=True)
+    if arguments.write:
+        arguments.write.write_text(page(rows))
+    return 1 if any(kind == "different" for kind, _ in rows.values()) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
