@@ -100,9 +100,9 @@ PackedMatrix PackedMatrix::pack(Context& context, const View& weight, DType dtyp
     const bool pairs = dtype == DType::bf16;
     const std::int64_t panels = (outputs + PackedLayout::panel - 1) / PackedLayout::panel;
     const std::int64_t words = PackedLayout::panel * PackedLayout::lanes(inputs, pairs);
-    const auto lock = context.pool().lock();
+    const auto lock = detail::pool_of(context).lock();
     const double numbers = static_cast<double>(outputs) * static_cast<double>(inputs);
-    detail::parallel(context.pool(), panels, detail::effort_for(4 * numbers), [&](std::int64_t n, int) {
+    detail::parallel(detail::pool_of(context), panels, detail::effort_for(4 * numbers), [&](std::int64_t n, int) {
         const std::int64_t first = n * PackedLayout::panel;
         pack_panel(rows, first, std::min(PackedLayout::panel, outputs - first), inputs, pairs,
                    matrix.data_.get() + n * words);

@@ -1,6 +1,6 @@
 #include <heed/tokenizer.h>
 
-#include "base/pool.h"
+#include "base/place.h"
 
 namespace heed {
 
@@ -19,9 +19,9 @@ std::vector<std::vector<std::int64_t>> Tokenizer::encode_batch(Context& context,
         bytes += texts[n].size();
     }
     std::vector<std::vector<std::int64_t>> result(texts.size());
-    const auto lock = context.pool().lock();
+    const auto lock = detail::pool_of(context).lock();
     const auto tasks = static_cast<std::int64_t>(begins.size());
-    detail::parallel(context.pool(), tasks, tasks > 1, [&](std::int64_t task, int) {
+    detail::parallel(detail::pool_of(context), tasks, tasks > 1, [&](std::int64_t task, int) {
         const auto at = static_cast<std::size_t>(task);
         const std::size_t end = at + 1 < begins.size() ? begins[at + 1] : texts.size();
         for (std::size_t n = begins[at]; n < end; ++n) { result[n] = encode(texts[n], options); }
