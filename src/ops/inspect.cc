@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <type_traits>
 
 namespace heed {
 namespace {
@@ -93,6 +94,19 @@ std::int64_t offset_of(const View& view, std::int64_t a, std::int64_t b, std::in
     return a * view.stride(0) + b * view.stride(1) + c * view.stride(2);
 }
 
+/// A row of floats into a row of floats, at once; false where either is something else.
+template <class Weight>
+bool copied(const Weight* row, std::int64_t keys, const MutableView& to, std::int64_t at, std::int64_t all) {
+    if constexpr (std::is_same_v<Weight, float>) {
+        if (to.dtype() == DType::f32 && to.stride(3) == 1) {
+            float* target = to.as<float>() + at;
+            std::fill(std::copy_n(row, keys, target), target + all, 0.0F);
+            return true;
+        }
+    }
+    return false;
+}
+
 struct Summary {
     double entropy = 0, max_weight = 0, window_mass = 0, first_mass = 0;
     std::int64_t argmax = -1;
@@ -148,10 +162,44 @@ void attention_weights(Context& context, const View& q, const View& k, const Mut
                            for (std::int64_t r = 0; r < size; ++r) {
                                const std::int64_t at =
                                    offset_of(weights, plane / count(heads), plane % count(heads), begin + r);
+                               if (copied(block + r * stride, keys, weights, at, problem.keys)) { continue; }
                                for (std::int64_t j = 0; j < problem.keys; ++j) {
                                    write_number(weights.dtype(), weights.data(), at + j * weights.stride(3),
                                                 j < keys ? block[r * stride + j] : 0);
                                }
+                           }
+                       });
+}
+
+void visit_attention_weights(Context& context, const View& q, const View& k,
+                             const std::function<void(const AttentionRows&)>& visit,
+                             const AttentionSelection& selection, const AttentionOptions& options) {
+    const Caller function("visit_attention_weights", context);
+    if (!visit) { refuse(function, "visit", "a function", "none"); }
+    const AttentionProblem problem = checked(function, q, k, options);
+    const auto batches = chosen(function, "selection.batches", selection.batches, problem.batch);
+    const auto heads = chosen(function, "selection.heads", selection.heads, problem.heads);
+    const auto rows = chosen(function, "selection.rows", selection.rows, problem.queries);
+    if (only_explains(detail::place_of(context), attention_kernel_list(), {function, options.kernel}, problem)) {
+        return;
+    }
+    const AttentionKernel& kernel = choose_attention_kernel(context, function, problem);
+    for_each_row_block(context, problem, kernel, batches, heads, rows, false,
+                       [&](std::int64_t plane, std::int64_t begin, std::int64_t size, std::int64_t keys,
+                           std::int64_t stride, const auto* block) {
+                           AttentionRows part{.batch = batches[static_cast<std::size_t>(plane / count(heads))],
+                                              .head = heads[static_cast<std::size_t>(plane % count(heads))],
+                                              .rows = std::span(rows).subspan(static_cast<std::size_t>(begin),
+                                                                              static_cast<std::size_t>(size)),
+                                              .stride = stride,
+                                              .keys = keys};
+                           if constexpr (std::is_same_v<decltype(block), const float*>) {
+                               part.weights = block;
+                               visit(part);
+                           } else {
+                               const std::vector<float> narrow(block, block + size * stride);
+                               part.weights = narrow.data();
+                               visit(part);
                            }
                        });
 }

@@ -1,5 +1,10 @@
 /// Weights, statistics and maps against brute force over the whole weight matrix.
 
+#include <mutex>
+#include <set>
+#include <stdexcept>
+#include <tuple>
+
 #include "unit/ops/attention_call.h"
 
 namespace heed::testing {
@@ -76,6 +81,38 @@ TEST_P(Inspect, ChosenWeightsAreThoseOfTheWhole) {
             }
         }
     }
+}
+
+TEST_P(Inspect, VisitedRowsAreThoseOfTheWhole) {
+    Rich rich(this->call(rich_sizes));
+    const Tensor whole = rich.call.weights(context);
+    const AttentionSelection selection{.batches = {1, 0}, .heads = {3, 1}, .rows = {39, 0, 20, 34, 35}};
+    std::mutex mutex;
+    std::set<std::tuple<std::int64_t, std::int64_t, std::int64_t>> seen;
+    const auto visit = [&](const AttentionRows& part) {
+        const std::lock_guard lock(mutex);
+        for (std::size_t n = 0; n < part.rows.size(); ++n) {
+            EXPECT_TRUE(seen.emplace(part.batch, part.head, part.rows[n]).second);
+            for (std::int64_t j = 0; j < part.keys; ++j) {
+                const float w = part.weights[static_cast<std::int64_t>(n) * part.stride + j];
+                ASSERT_NEAR(w, number(whole, part.batch, part.head, part.rows[n], j), 1e-6 + tolerance());
+            }
+        }
+    };
+    visit_attention_weights(context, rich.call.q, rich.call.k, visit, selection, rich.call.options);
+    EXPECT_EQ(seen.size(), 2U * 2U * 5U);
+    seen.clear();
+    visit_attention_weights(context, rich.call.q, rich.call.k, visit, {}, rich.call.options);
+    EXPECT_EQ(seen.size(), 2U * 4U * 40U);
+}
+
+TEST(InspectErrors, AVisitorIsNeededAndItsExceptionsComeThrough) {
+    Context context(2);
+    const Tensor q(DType::f32, {1, 2, 64, 4});
+    EXPECT_THROW(visit_attention_weights(context, q, q, {}), Error);
+    EXPECT_THROW(visit_attention_weights(context, q, q, [](const AttentionRows&) { throw std::runtime_error("no"); }),
+                 std::runtime_error);
+    EXPECT_THROW(visit_attention_weights(context, q, q, [](const AttentionRows&) {}, {.rows = {64}}), Error);
 }
 
 TEST_P(Inspect, StatisticsAreThoseOfTheWeights) {
