@@ -136,7 +136,7 @@ class Load:
         try:
             writer.write(request_bytes(self.server, "GET", "/", host="evil.example"))
             status, _ = await read_response(reader)
-            self.note("wrong host", status, (403,))
+            self.note("wrong host", status, (403, 429))
         finally:
             writer.close()
 

@@ -64,9 +64,10 @@ export function heads(main, settings, keep) {
     one.replaceChildren();
     other.replaceChildren();
     if (state.layer === null || !run) return;
-    await head_view(one, run, state, { keep: () => keep(state), suffix: "" });
+    const [title, other_title] = !second ? ["", ""] : state.beside ? [run.answer.model, second.answer.model] : [t("heads_off"), t("heads_on")];
+    await head_view(one, run, state, { keep: () => keep(state), suffix: "", title });
     const there = second?.answer.heads.some((/** @type {any} */ h) => h.kind === state.kind && h.layer === state.layer && h.head === state.head);
-    if (second && there) await head_view(other, second, { ...state }, { keep: () => {}, suffix: "-beside" });
+    if (second && there) await head_view(other, second, { ...state }, { keep: () => {}, suffix: "-beside", title: other_title });
   }
 
   function toggle(/** @type {string} */ name) {

@@ -11,7 +11,7 @@ const most_cells = 128, fewest_cells = 8;
  * @param {HTMLElement} place
  * @param {import("./look_run.js").Run} run
  * @param {Record<string, any>} state  kind, layer, head; step, cells, top, left of what is shown; row, column of the chosen weight
- * @param {{keep: () => void, suffix: string}} how  suffix: of ids, where two heads stand side by side
+ * @param {{keep: () => void, suffix: string, title: string}} how  suffix of ids and title, where two heads stand side by side
  */
 export async function head_view(place, run, state, how) {
   const { rows: row_texts, columns: column_texts } = run.texts(state.kind);
@@ -114,7 +114,7 @@ export async function head_view(place, run, state, how) {
   });
   const button = (/** @type {string} */ id, /** @type {string} */ text, /** @type {() => void} */ action) => make("button", { type: "button", id: id + suffix, onclick: action }, text);
   place.replaceChildren(make("section", { class: "card" },
-    make("h2", {}, `${cross ? t("kind_cross") + " " : ""}${name}`, suffix ? ` · ${run.answer.model}` : ""),
+    make("h2", {}, `${cross ? t("kind_cross") + " " : ""}${name}`, how.title ? ` · ${how.title}` : ""),
     make("div", { class: "row" },
       button("zoom-in", t("zoom_in"), () => around(true)), button("zoom-out", t("zoom_out"), () => around(false)),
       button("save-png", "PNG", () => save("heed-head.png", canvas.toDataURL("image/png"))),
