@@ -17,10 +17,23 @@ from models import make_llama
 from support import Serve
 
 
-def timed(action):
-    begin = time.monotonic()
-    result = action()
-    return result, time.monotonic() - begin
+def processor_seconds(server):
+    with open(f"/proc/{server.process.pid}/stat") as file:
+        fields = file.read().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+class Watch:
+    """Seconds that passed, and those that the server computed: more tell of work, fewer of a machine that does something else."""
+
+    def __init__(self, server):
+        self.server = server
+
+    def __call__(self, action):
+        begin, computed = time.monotonic(), processor_seconds(self.server)
+        result = action()
+        self.computed = processor_seconds(self.server) - computed
+        return result, time.monotonic() - begin
 
 
 def main():
@@ -32,21 +45,21 @@ def main():
     parser.add_argument("--step", type=float, default=0.3, help="seconds that a step may take")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, Serve(make_llama(os.path.join(folder, "long"), d=arguments.size * arguments.heads, heads=arguments.heads)) as server:
-        empty = rss_mebibytes(server)
+        empty, timed = rss_mebibytes(server), Watch(server)
         ids = [(n * n + n // 7) % 60 for n in range(arguments.tokens)]
         look, took = timed(lambda: server.ask("/api/look", {"ids": ids}))
         seconds = look["seconds"]
-        print(f"{arguments.tokens} tokens, 2 layers of {arguments.heads} heads of {arguments.size}: {took:.2f} s, of them {seconds['forward']:.2f} forward, {seconds['heads']:.2f} for all heads from {look['heads'][0]['rows']} rows each")
+        print(f"{arguments.tokens} tokens, 2 layers of {arguments.heads} heads of {arguments.size}: {took:.2f} s, of them {seconds['forward']:.2f} forward, {seconds['heads']:.2f} for all heads from {look['heads'][0]['rows']} rows each; {timed.computed:.2f} s of computing")
         base = {"text": look["text"], "layer": 1, "head": 1, "cells": 128}  # as the page asks
         tile, first = timed(lambda: server.ask("/api/look/map", base))
-        print(f"first map, {tile['step']} x {tile['step']} weights a cell: {first:.2f} s")
+        print(f"first map, {tile['step']} x {tile['step']} weights a cell: {first:.2f} s ({timed.computed:.2f} s of computing)")
         worst, step = 0, tile["step"]
         while step > 1:
             step //= 2
             begin = max(0, arguments.tokens * 5 // 8 // step * step)
             tile, took = timed(lambda: server.ask("/api/look/map", {**base, "step": step, "top": begin, "left": max(0, begin - 64 * step)}))
             worst = max(worst, took)
-            print(f"step nearer, {step} x {step}: {1000 * took:.0f} ms")
+            print(f"step nearer, {step} x {step}: {1000 * took:.0f} ms ({1000 * timed.computed:.0f} ms of computing)")
         cell, took = timed(lambda: server.ask("/api/look/cell", {**base, "row": begin, "column": begin - 3}))
         worst = max(worst, took)
         print(f"a weight taken apart, with its row and its column: {1000 * took:.0f} ms (weight {cell['weight']:.3g}, from its parts {cell['parts']['weight']:.3g})")
