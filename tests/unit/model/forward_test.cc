@@ -64,7 +64,7 @@ double largest_difference(const Tensor& a, const Tensor& b) {
 
 class ForwardHeads : public ::testing::TestWithParam<ForwardCase> {};
 INSTANTIATE_TEST_SUITE_P(Kinds, ForwardHeads, ::testing::ValuesIn(forward_cases()),
-                         [](const auto& info) { return info.param.name; });
+                         [](const auto& given) { return given.param.name; });
 
 /// A head that is off is one whose columns of the output projection are zero.
 TEST_P(ForwardHeads, OffIsAColumnOfZeros) {
