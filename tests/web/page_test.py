@@ -264,6 +264,7 @@ class Look(unittest.TestCase):
                 narrow.wait("document.querySelector('#weight')")
                 self.assertNotRegex(narrow.text("body"), r"\b(look|area|order|kind)_[a-z]+", language)
                 self.assertLessEqual(narrow.script("return document.documentElement.scrollWidth - innerWidth"), 0)
+            narrow.script("document.querySelector('#head').scrollIntoView()")
             self.picture("narrow-look", narrow)
             self.assertEqual(narrow.complaints(), [])
         finally:
