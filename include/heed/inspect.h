@@ -41,6 +41,20 @@ HEED_API void visit_attention_weights(Context& context, const View& q, const Vie
                                       const std::function<void(const AttentionRows&)>& visit,
                                       const AttentionSelection& selection = {}, const AttentionOptions& options = {});
 
+/// Behind which steps of <heed/attention.h> scores are taken.
+enum class ScoreStage : std::uint8_t {
+    product,  ///< step 1: scale * q.k, also of keys that are hidden
+    capped,   ///< step 2: soft-capped, also of keys that are hidden
+    biased,   ///< steps 3 and 4: with bias and ALiBi; minus infinity where hidden
+    weight,   ///< step 5: attention_weights
+};
+
+/// scores [chosen batches, chosen heads, chosen rows, S] (f32 or f64) of q [B,H,T,D] over k [B,G,S,D], summed in
+/// double. Queries and keys at and beyond their lengths are not read: 0, in stage `biased` minus infinity.
+HEED_API void attention_scores(Context& context, const View& q, const View& k, const MutableView& scores,
+                               ScoreStage stage, const AttentionSelection& selection = {},
+                               const AttentionOptions& options = {});
+
 /// What to measure: one number a row, each view [B,H,T] and optional; f32 or f64, `argmax` i64.
 struct AttentionStatistics {
     MutableView entropy{};      ///< -sum_j w ln w, in nats, over the keys (a sink's share is not counted)

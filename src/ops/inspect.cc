@@ -5,6 +5,7 @@
 #include "cpu/entropy.h"
 #include "ops/attention_checks.h"
 #include "ops/attention_kernels.h"
+#include "reference/attention.h"
 
 #include <algorithm>
 #include <numeric>
@@ -202,6 +203,39 @@ void visit_attention_weights(Context& context, const View& q, const View& k,
                                visit(part);
                            }
                        });
+}
+
+void attention_scores(Context& context, const View& q, const View& k, const MutableView& scores, ScoreStage stage,
+                      const AttentionSelection& selection, const AttentionOptions& options) {
+    if (stage == ScoreStage::weight) { return attention_weights(context, q, k, scores, selection, options); }
+    const Caller function("attention_scores", context);
+    if (stage > ScoreStage::weight) {
+        refuse(function, "stage", "product, capped, biased or weight", std::to_string(static_cast<int>(stage)));
+    }
+    if (context.device().kind != DeviceKind::cpu) {
+        refuse(function, "context", "the CPU for scores before their softmax", to_string(context.device()));
+    }
+    const AttentionProblem problem = checked(function, q, k, options);
+    const auto batches = chosen(function, "selection.batches", selection.batches, problem.batch);
+    const auto heads = chosen(function, "selection.heads", selection.heads, problem.heads);
+    const auto rows = chosen(function, "selection.rows", selection.rows, problem.queries);
+    check_result(function, "scores", scores, {count(batches), count(heads), count(rows), problem.keys}, problem,
+                 {DType::f32, DType::f64});
+    if (detail::place_of(context).explained != nullptr) { return; }  // no kernels to choose from
+    const std::int64_t tasks = count(batches) * count(heads) * count(rows);
+    const auto lock = detail::pool_of(context).lock();
+    detail::parallel(detail::pool_of(context), tasks, true, [&](std::int64_t task, int) {
+        const std::int64_t r = task % count(rows);
+        const std::int64_t plane = task / count(rows);
+        const std::int64_t b = batches[static_cast<std::size_t>(plane / count(heads))];
+        const std::int64_t h = heads[static_cast<std::size_t>(plane % count(heads))];
+        std::vector<double> row;
+        reference::score_row(problem, problem.sequence(b), b, h, rows[static_cast<std::size_t>(r)], stage, row);
+        const std::int64_t at = offset_of(scores, plane / count(heads), plane % count(heads), r);
+        for (std::int64_t j = 0; j < problem.keys; ++j) {
+            write_number(scores.dtype(), scores.data(), at + j * scores.stride(3), row[static_cast<std::size_t>(j)]);
+        }
+    });
 }
 
 void attention_statistics(Context& context, const View& q, const View& k, const AttentionStatistics& statistics,
