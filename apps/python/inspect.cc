@@ -46,6 +46,33 @@ nb::object attention_weights_(nb::handle q, nb::handle k, const nb::kwargs& keyw
     return result.object;
 }
 
+nb::object attention_scores_(nb::handle q, nb::handle k, const nb::kwargs& keywords) {
+    constexpr const char* f = "attention_scores";
+    nb::handle stage, batches, heads, rows, out, context;
+    const Own own[] = {{"stage", &stage}, {"batches", &batches}, {"heads", &heads},
+                       {"rows", &rows},   {"out", &out},         {"context", &context}};
+    AttentionKeywords attention(f);
+    read_keywords(f, keywords, own, &attention);
+    ScoreStage behind = ScoreStage::product;
+    if (stage) {
+        behind = choose<ScoreStage>(f, "stage", stage,
+                                    {{"product", ScoreStage::product},
+                                     {"capped", ScoreStage::capped},
+                                     {"biased", ScoreStage::biased},
+                                     {"weight", ScoreStage::weight}});
+    }
+    const AttentionSelection selection{chosen(f, "batches", batches), chosen(f, "heads", heads),
+                                       chosen(f, "rows", rows)};
+    const Array queries(f, "q", q);
+    const Array keys(f, "k", k);
+    const Shape shape{count(selection.batches, queries.extent(0)), count(selection.heads, queries.extent(1)),
+                      count(selection.rows, queries.extent(2)), keys.extent(2)};
+    const Result result = make_result(f, "out", out, q, wide(queries.dtype()), shape);
+    Context& team = choose_context(f, context);
+    without_gil([&] { attention_scores(team, queries, keys, result.view(), behind, selection, attention.options); });
+    return result.object;
+}
+
 nb::object attention_statistics_(nb::handle q, nb::handle k, const nb::kwargs& keywords) {
     constexpr const char* f = "attention_statistics";
     nb::handle entropy = Py_True, max_weight = Py_True, argmax = Py_True, window_mass = Py_True, first_mass = Py_True;
@@ -122,6 +149,21 @@ batches, heads, rows: indices, None for all. Memory is proportional to what is a
 >>> x = numpy.eye(4, dtype="float32")[None, None]
 >>> heed.attention_weights(x, x, rows=[1], causal=True).round(2)
 array([[[[0.38, 0.62, 0.  , 0.  ]]]], dtype=float32))doc");
+    m.def(
+        "attention_scores", attention_scores_, nb::arg("q"), nb::arg("k"), nb::arg("keywords"),
+        nb::sig("def attention_scores(q: Array, k: ArrayLike, *, stage: Literal['product', 'capped', 'biased', "
+                "'weight'] = 'product', " HEED_SELECTION
+                ", rows: ArrayLike | None = None, out: Array | None = None, " HEED_CONTEXT ", " HEED_ATTENTION_OPTIONS
+                ") -> Array"),
+        R"doc(Scores [chosen batches, chosen heads, chosen rows, S] of q [B,H,T,D] over k [B,G,S,D] before the softmax.
+
+stage is "product" (scale * q.k), "capped" (after the soft-cap), "biased" (with bias and ALiBi, -inf where hidden) or
+"weight" (attention_weights): ONNX's qk_matmul_output_mode 0, 1, 2 and 3. The first two do not look at masks.
+
+>>> x = numpy.eye(2, dtype="float32")[None, None]
+>>> heed.attention_scores(x, x, stage="biased", causal=True, scale=1.0)[0, 0]
+array([[  1., -inf],
+       [  0.,   1.]], dtype=float32))doc");
     m.def("attention_statistics", attention_statistics_, nb::arg("q"), nb::arg("k"), nb::arg("keywords"),
           nb::sig("def attention_statistics(q: Array, k: ArrayLike, *, entropy: bool | Array = True, "
                   "max_weight: bool | Array = True, argmax: bool | Array = True, window_mass: bool | Array = True, "

@@ -9,6 +9,7 @@ NB_MODULE(_core, m) {
     bind_attention(m);
     bind_inspect(m);
     bind_positions(m);
+    bind_rotary(m);
     bind_linear_attention(m);
     bind_infini_attention(m);
     bind_mla(m);

@@ -22,6 +22,7 @@ void bind_merge(nb::module_& m);
 void bind_mla(nb::module_& m);
 void bind_pattern(nb::module_& m);
 void bind_positions(nb::module_& m);
+void bind_rotary(nb::module_& m);
 void bind_random(nb::module_& m);
 void bind_safetensors(nb::module_& m);
 void bind_model(nb::module_& m);

@@ -13,9 +13,9 @@
 #include <thread>
 #include <vector>
 
-#include <heed/model.h>
 #include <heed/serving.h>
-#include <heed/tokenizer.h>
+
+#include "model_folder.h"
 
 namespace heed::web {
 
@@ -64,12 +64,13 @@ public:
     Engine(const Engine&) = delete;
     Engine& operator=(const Engine&) = delete;
 
-    const Model& model() const { return model_; }
-    const std::optional<Tokenizer>& tokenizer() const { return tokenizer_; }
-    const std::string& name() const { return name_; }
+    const OpenModel& open() const { return open_; }
+    const Model& model() const { return open_.model; }
+    const std::optional<Tokenizer>& tokenizer() const { return open_.tokenizer; }
+    const std::string& name() const { return open_.name; }
     const EngineOptions& options() const { return options_; }
     /// Whether it can continue texts at all; an encoder cannot.
-    bool generates() const { return model_.config().kind != ModelKind::encoder; }
+    bool generates() const { return open_.model.config().kind != ModelKind::encoder; }
 
     /// Throws Error for requests that can never be served and HttpError 429 where too many wait.
     std::shared_ptr<Run> start(std::vector<heed::Request> requests);
@@ -102,9 +103,7 @@ private:
     void note_counts();
 
     EngineOptions options_;
-    Model model_;
-    std::optional<Tokenizer> tokenizer_;
-    std::string name_;
+    OpenModel open_;
     Context context_;
     Context side_context_;
     std::mutex side_mutex_;

@@ -108,10 +108,4 @@ private:
     std::unique_ptr<Implementation> implementation_;
 };
 
-/// Is this Host header one of a server on `host`:`port`? Keeps pages of other origins from reaching a server on
-/// loopback through a name of their own (DNS rebinding).
-bool host_allowed(std::string_view header, const ServerOptions& options, std::uint16_t port);
-/// Decodes %XX and +; nothing where an escape is broken or the result has a NUL byte.
-std::optional<std::string> url_decode(std::string_view text);
-
 }  // namespace heed::web

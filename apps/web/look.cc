@@ -1,206 +1,31 @@
 #include "look.h"
 
 #include <algorithm>
+#include <bit>
+#include <chrono>
 #include <cmath>
-#include <list>
-#include <map>
+
+#include <heed/sampling.h>
 
 #include "fields.h"
 
 namespace heed::web {
 namespace {
 
-/// All weights of a text are kept while it is looked at, so texts are short: this many bytes of weights at most.
-constexpr std::int64_t most_weight_bytes = std::int64_t{256} << 20;
-constexpr std::size_t kept_texts = 3;
-constexpr std::int64_t thumb_cells = 24;
 constexpr std::int64_t most_cells = 128;
+/// Weights that the first overview reads, of all heads together: about half a second on two cores.
+constexpr std::int64_t overview_weights = std::int64_t{1} << 27;
+constexpr std::int64_t fewest_rows = 32;
+constexpr std::size_t most_off = 4096;
+constexpr std::size_t longest_prompt = std::size_t{1} << 20;
+/// Points of a profile; longer ones are pooled.
+constexpr std::int64_t profile_points = 1024;
+constexpr std::int64_t shown_best = 8;
 
-struct LookedAt {
-    std::vector<std::int64_t> ids = {};     ///< of the stack that reads the prompt
-    std::vector<std::int64_t> target = {};  ///< of an encoder-decoder's decoder
-    ForwardResult result = {};
-};
-
-/// The weights of one kind of attention, layer by layer.
-struct Kind {
-    const char* name;
-    const std::vector<Tensor>* layers;
-    const std::vector<std::int64_t>* rows;
-    const std::vector<std::int64_t>* columns;
-};
-
-std::vector<Kind> kinds_of(const LookedAt& text) {
-    const ForwardResult& r = text.result;
-    std::vector<Kind> kinds;
-    if (!r.attention.empty()) { kinds.push_back({"self", &r.attention, &text.ids, &text.ids}); }
-    if (!r.encoder_attention.empty()) { kinds.push_back({"encoder", &r.encoder_attention, &text.ids, &text.ids}); }
-    if (!r.decoder_attention.empty()) {
-        kinds.push_back({"decoder", &r.decoder_attention, &text.target, &text.target});
-    }
-    if (!r.cross_attention.empty()) { kinds.push_back({"cross", &r.cross_attention, &text.target, &text.ids}); }
-    return kinds;
-}
-
-/// The weights [T,S] of one head.
-struct Head {
-    const float* weights = nullptr;
-    std::int64_t rows = 0, columns = 0;
-    double at(std::int64_t i, std::int64_t j) const { return weights[i * columns + j]; }
-};
-
-Head head_of(const Tensor& layer, std::int64_t head) {
-    const std::int64_t rows = layer.shape()[2], columns = layer.shape()[3];
-    return {layer.as<float>() + head * rows * columns, rows, columns};
-}
-
-class Looker {
-public:
-    explicit Looker(Engine& engine) : engine_(engine) {}
-
-    std::shared_ptr<const LookedAt> look(const std::vector<std::int64_t>& ids) {
-        const std::lock_guard lock(engine_.side_mutex());
-        const auto known = std::find_if(kept_.begin(), kept_.end(), [&](const auto& one) { return one->ids == ids; });
-        if (known != kept_.end()) {
-            kept_.splice(kept_.begin(), kept_, known);
-            return kept_.front();
-        }
-        const auto text = std::make_shared<LookedAt>();
-        text->ids = ids;
-        run(*text);
-        kept_.push_front(text);
-        if (kept_.size() > kept_texts) { kept_.pop_back(); }
-        return text;
-    }
-
-    const Engine& engine() const { return engine_; }
-
-private:
-    void check(std::size_t count) const {
-        const ModelConfig& config = engine_.model().config();
-        std::int64_t heads = 0;
-        for (const LayerConfig& layer : config.encoder.layers) { heads += layer.attention.heads; }
-        for (const LayerConfig& layer : config.decoder.layers) { heads += 2 * layer.attention.heads; }
-        const auto tokens = static_cast<std::int64_t>(count);
-        const auto most = static_cast<std::int64_t>(std::sqrt(static_cast<double>(most_weight_bytes / 4) /
-                                                              static_cast<double>(std::max<std::int64_t>(1, heads))));
-        if (tokens < 1 || tokens > most) {
-            throw HttpError{400, "prompt: expected 1 to " + std::to_string(most) +
-                                     " tokens, so that the weights of all heads fit, got " + std::to_string(tokens)};
-        }
-    }
-
-    void run(LookedAt& text) {
-        check(text.ids.size());
-        const ModelConfig& config = engine_.model().config();
-        for (const std::int64_t id : text.ids) {
-            if (id < 0 || id >= config.vocab) {
-                throw HttpError{
-                    400, "ids: expected 0 to " + std::to_string(config.vocab - 1) + ", got " + std::to_string(id)};
-            }
-        }
-        ForwardInputs inputs{.input_ids = row(text.ids)};
-        if (config.kind == ModelKind::encoder_decoder) {
-            constexpr std::int64_t longest = 64;
-            const Generated made =
-                generate(engine_.side_context(), engine_.model(), {.prompt = text.ids, .max_new_tokens = longest});
-            text.target = made.tokens;
-            if (!text.target.empty()) { text.target.pop_back(); }
-            text.target.insert(text.target.begin(),
-                               config.decoder_start ? *config.decoder_start : config.bos.value_or(0));
-            inputs.decoder_input_ids = row(text.target);
-        }
-        text.result = engine_.model().forward(engine_.side_context(), inputs, {.attention = true});
-    }
-
-    static View row(const std::vector<std::int64_t>& ids) {
-        return View(ids.data(), {1, static_cast<std::int64_t>(ids.size())});
-    }
-
-    Engine& engine_;
-    std::list<std::shared_ptr<const LookedAt>> kept_;  // under the engine's side mutex
-};
-
-// ---- What a head does ----------------------------------------------------------------------------------------------
-
-/// Means over the rows. Duplicate: weight on earlier tokens equal to this one. Induction: weight on tokens whose
-/// predecessor equals this one. Both over the rows that have such tokens.
-Json scores_of(const Head& head, const Kind& kind) {
-    const bool same_text = kind.rows == kind.columns;
-    double entropy = 0, distance = 0, first = 0, previous = 0, duplicate = 0, induction = 0;
-    std::int64_t duplicates = 0, inductions = 0;
-    for (std::int64_t i = 0; i < head.rows; ++i) {
-        const std::int64_t own = (*kind.rows)[static_cast<std::size_t>(i)];
-        bool has_duplicate = false, has_induction = false;
-        for (std::int64_t j = 0; j < head.columns; ++j) {
-            const double w = head.at(i, j);
-            entropy -= w > 0 ? w * std::log(w) : 0;
-            distance += w * static_cast<double>(std::abs(i - j));
-            if (!same_text) { continue; }
-            if (j < i && (*kind.columns)[static_cast<std::size_t>(j)] == own) {
-                has_duplicate = true;
-                duplicate += w;
-            }
-            if (j >= 1 && j <= i && (*kind.columns)[static_cast<std::size_t>(j - 1)] == own) {
-                has_induction = true;
-                induction += w;
-            }
-        }
-        first += head.at(i, 0);
-        if (same_text && i > 0) { previous += head.at(i, i - 1); }
-        duplicates += has_duplicate ? 1 : 0;
-        inductions += has_induction ? 1 : 0;
-    }
-    const auto rows = static_cast<double>(head.rows);
-    const auto mean = [](double sum, std::int64_t count) { return count > 0 ? sum / static_cast<double>(count) : 0.0; };
-    return {{"entropy", entropy / rows},
-            {"distance", distance / rows},
-            {"first", first / rows},
-            {"previous", mean(previous, head.rows - 1)},
-            {"duplicate", mean(duplicate, duplicates)},
-            {"induction", mean(induction, inductions)}};
-}
-
-struct Region {
-    std::int64_t top = 0, left = 0, height = 0, width = 0;
-};
-
-/// The region in at most `cells` x `cells` cells, each the largest weight in it; a weight each where they fit.
-Json pooled(const Head& head, const Region& region, std::int64_t cells) {
-    const std::int64_t rows = std::min(cells, region.height), columns = std::min(cells, region.width);
-    Json map = Json::array();
-    for (std::int64_t r = 0; r < rows; ++r) {
-        std::vector<double> line(static_cast<std::size_t>(columns), 0.0);
-        const std::int64_t i0 = region.top + r * region.height / rows, i1 = region.top + (r + 1) * region.height / rows;
-        for (std::int64_t c = 0; c < columns; ++c) {
-            const std::int64_t j0 = region.left + c * region.width / columns;
-            const std::int64_t j1 = region.left + (c + 1) * region.width / columns;
-            double& largest = line[static_cast<std::size_t>(c)];
-            for (std::int64_t i = i0; i < i1; ++i) {
-                for (std::int64_t j = j0; j < j1; ++j) { largest = std::max(largest, head.at(i, j)); }
-            }
-        }
-        map.push_back(std::move(line));
-    }
-    return map;
-}
-
-// ---- Requests ------------------------------------------------------------------------------------------------------
-
-Json text_of(const Engine& engine, std::int64_t id) {
-    if (!engine.tokenizer()) { return std::to_string(id); }
-    const std::int64_t one[] = {id};
-    return engine.tokenizer()->decode(one, false);
-}
-
-Json texts_of(const Engine& engine, const std::vector<std::int64_t>& ids) {
-    Json texts = Json::array();
-    for (const std::int64_t id : ids) { texts.push_back(text_of(engine, id)); }
-    return texts;
-}
+// ---- What is asked -------------------------------------------------------------------------------------------------
 
 /// "ids", or the "prompt": a text, or without a tokenizer ids with spaces between them.
-std::vector<std::int64_t> read_text(const Engine& engine, const Json& body) {
+std::vector<std::int64_t> read_text(const OpenModel& open, const Json& body) {
     std::vector<std::int64_t> ids;
     if (const auto at = body.find("ids"); at != body.end()) {
         if (!at->is_array()) { throw bad_field("ids", "a list of token ids", *at); }
@@ -210,8 +35,8 @@ std::vector<std::int64_t> read_text(const Engine& engine, const Json& body) {
         }
         return ids;
     }
-    const std::string prompt = string_field(body, "prompt", std::size_t{1} << 18, "");
-    if (engine.tokenizer()) { return engine.tokenizer()->encode(prompt, {.truncate_and_pad = false}); }
+    const std::string prompt = string_field(body, "prompt", longest_prompt, "");
+    if (open.tokenizer) { return open.tokenizer->encode(prompt, {.truncate_and_pad = false}); }
     std::string word;
     for (const char c : prompt + " ") {
         if (c != ' ' && c != '\n' && c != ',') {
@@ -228,86 +53,228 @@ std::vector<std::int64_t> read_text(const Engine& engine, const Json& body) {
     return ids;
 }
 
-Json next_tokens(const Engine& engine, const Tensor& logits) {
-    if (!logits) { return Json::array(); }
-    constexpr std::int64_t shown = 10;
-    const std::int64_t size = logits.shape()[2], rows = logits.shape()[1];
-    const std::span<const float> last(logits.as<float>() + (rows - 1) * size, static_cast<std::size_t>(size));
-    auto list = token_probabilities(last, {}, {.do_sample = true, .top_k = 0});
+/// [["self", layer, head], ...]
+std::vector<HeadName> read_off(const Json& body) {
+    std::vector<HeadName> off;
+    const auto at = body.find("off");
+    if (at == body.end() || at->is_null()) { return off; }
+    if (!at->is_array() || at->size() > most_off) { throw bad_field("off", "a list of heads", *at); }
+    for (const Json& one : *at) {
+        if (!one.is_array() || one.size() != 3 || !one[0].is_string() || !one[1].is_number_integer() ||
+            !one[2].is_number_integer()) {
+            throw bad_field("off", R"(heads as ["self", layer, head])", one);
+        }
+        off.push_back({one[0].get<std::string>(), one[1].get<std::int64_t>(), one[2].get<std::int64_t>()});
+    }
+    std::ranges::sort(off);
+    off.erase(std::ranges::unique(off).begin(), off.end());
+    return off;
+}
+
+/// "text": one that is kept; else what the request spells out.
+std::shared_ptr<const LookedAt> read_looked_at(Looker& looker, const Json& body) {
+    if (body.contains("text")) { return looker.find(string_field(body, "text", 64, "")); }
+    LookRequest request;
+    const auto models = static_cast<std::int64_t>(looker.models().size());
+    request.model = static_cast<std::size_t>(integer_field(body, "model", 0, models - 1, 0));
+    request.ids = read_text(looker.models()[request.model], body);
+    request.off = read_off(body);
+    for (const HeadName& name : request.off) {
+        const bool both = looker.models()[request.model].model.config().kind == ModelKind::encoder_decoder;
+        const bool known =
+            both ? name.kind == "encoder" || name.kind == "decoder" || name.kind == "cross" : name.kind == "self";
+        if (!known) { throw bad_field("off", "kinds of attention that the model has", name.kind); }
+    }
+    return looker.look(request);
+}
+
+struct NamedHead {
+    LookKind kind = {};
+    HeadName name = {};
+    HeadView view = {};
+};
+
+NamedHead read_head(const LookedAt& text, const Json& body) {
+    NamedHead head;
+    head.name.kind = string_field(body, "kind", 16, "self");
+    for (const LookKind& kind : kinds_of(text)) {
+        if (head.name.kind != kind.name) { continue; }
+        head.kind = kind;
+        head.name.layer = integer_field(body, "layer", 0, static_cast<std::int64_t>(kind.layers->size()) - 1, 0);
+        head.view.inputs = &(*kind.layers)[static_cast<std::size_t>(head.name.layer)];
+        if (!*head.view.inputs) { throw bad_field("layer", "one whose attention has weights", head.name.layer); }
+        head.name.head = integer_field(body, "head", 0, head.view.inputs->q.shape()[1] - 1, 0);
+        head.view.head = head.name.head;
+        return head;
+    }
+    throw bad_field("kind", "a kind of attention that the model has", head.name.kind);
+}
+
+// ---- What is answered ----------------------------------------------------------------------------------------------
+
+Json text_of(const OpenModel& open, std::int64_t id) {
+    if (!open.tokenizer) { return std::to_string(id); }
+    const std::int64_t one[] = {id};
+    return open.tokenizer->decode(one, false);
+}
+
+Json texts_of(const OpenModel& open, const std::vector<std::int64_t>& ids) {
+    Json texts = Json::array();
+    for (const std::int64_t id : ids) { texts.push_back(text_of(open, id)); }
+    return texts;
+}
+
+/// The most probable tokens of logits [V].
+Json best_tokens(const OpenModel& open, std::span<const float> logits, std::size_t shown) {
+    auto list = token_probabilities(logits, {}, {.do_sample = true, .top_k = 0});
     std::stable_sort(list.begin(), list.end(), [](const auto& a, const auto& b) { return a.second > b.second; });
     Json result = Json::array();
-    for (std::size_t n = 0; n < list.size() && n < static_cast<std::size_t>(shown); ++n) {
+    for (std::size_t n = 0; n < list.size() && n < shown; ++n) {
         const auto& [id, p] = list[n];
-        result.push_back({{"id", id}, {"text", text_of(engine, id)}, {"p", p}});
+        result.push_back({{"id", id}, {"text", text_of(open, id)}, {"p", p}});
     }
     return result;
 }
 
-Json look_answer(Looker& looker, const Json& body) {
-    const Engine& engine = looker.engine();
-    const auto text = looker.look(read_text(engine, body));
+/// What the head says of a token behind layer `layer` (0: the embedding); the last is behind the final norm already.
+Json lens_of(Looker& looker, const LookedAt& text, std::size_t layer, std::int64_t row, std::size_t shown) {
+    const OpenModel& open = looker.models()[text.request.model];
+    const Tensor& hidden = text.result.hidden[layer];
+    Tape tape(looker.context(), {.record = false});
+    const Value x = tape.constant(View(hidden.view()).slice(1, row, row + 1));
+    const bool last = layer + 1 == text.result.hidden.size();
+    const Value logits = last ? open.model.logits(tape, x) : open.model.early_logits(tape, x);
+    const Tensor numbers = Tensor::copy_of(logits).to(DType::f32);
+    return best_tokens(open, {numbers.as<float>(), static_cast<std::size_t>(numbers.elements())}, shown);
+}
+
+Json next_tokens(Looker& looker, const LookedAt& text) {
+    if (!looker.models()[text.request.model].model.config().head) { return Json::array(); }
+    const std::vector<Tensor>& hidden = text.result.hidden;
+    return lens_of(looker, text, hidden.size() - 1, hidden.back().shape()[1] - 1, 10);
+}
+
+/// Rows a head that the overview reads: all where they are few enough.
+std::int64_t overview_rows(const LookedAt& text) {
+    std::int64_t heads = 0, columns = 1;
+    for (const LookKind& kind : kinds_of(text)) {
+        for (const AttentionInputs& layer : *kind.layers) {
+            if (layer) { heads += layer.q.shape()[1]; }
+        }
+        columns = std::max(columns, static_cast<std::int64_t>(kind.columns->size()));
+    }
+    return std::max(fewest_rows, overview_weights / (columns * std::max<std::int64_t>(1, heads)));
+}
+
+Json scores_json(const HeadScores& s) {
+    return {{"entropy", s.entropy},     {"distance", s.distance},   {"first", s.first}, {"previous", s.previous},
+            {"duplicate", s.duplicate}, {"induction", s.induction}, {"map", s.thumb}};
+}
+
+Json heads_of(Looker& looker, const LookedAt& text) {
     Json heads = Json::array();
-    for (const Kind& kind : kinds_of(*text)) {
+    const std::int64_t count = overview_rows(text);
+    for (const LookKind& kind : kinds_of(text)) {
+        const auto rows = spread_rows(static_cast<std::int64_t>(kind.rows->size()), count);
         for (std::size_t layer = 0; layer < kind.layers->size(); ++layer) {
-            const Tensor& weights = (*kind.layers)[layer];
-            for (std::int64_t h = 0; h < weights.shape()[1]; ++h) {
-                const Head head = head_of(weights, h);
-                Json one = {{"kind", kind.name}, {"layer", layer}, {"head", h}};
-                one.update(scores_of(head, kind));
-                one["map"] = pooled(head, {0, 0, head.rows, head.columns}, thumb_cells);
+            const AttentionInputs& inputs = (*kind.layers)[layer];
+            if (!inputs) { continue; }
+            const auto scores = scores_of(looker.context(), inputs, {kind.rows, kind.columns}, rows);
+            for (std::size_t h = 0; h < scores.size(); ++h) {
+                Json one = {{"kind", kind.name}, {"layer", layer}, {"head", h}, {"rows", rows.size()}};
+                one.update(scores_json(scores[h]));
                 heads.push_back(std::move(one));
             }
         }
     }
-    return {{"model", engine.name()},
-            {"ids", text->ids},
-            {"texts", texts_of(engine, text->ids)},
-            {"target", texts_of(engine, text->target)},
-            {"heads", std::move(heads)},
-            {"next", next_tokens(engine, text->result.logits)}};
+    return heads;
 }
 
-/// The head that a request names, among the weights that are kept.
-std::pair<Kind, Head> read_head(const LookedAt& text, const Json& body) {
-    const std::string name = string_field(body, "kind", 16, "self");
-    for (const Kind& kind : kinds_of(text)) {
-        if (name != kind.name) { continue; }
-        const auto layers = static_cast<std::int64_t>(kind.layers->size());
-        const auto layer = static_cast<std::size_t>(integer_field(body, "layer", 0, layers - 1, 0));
-        const Tensor& weights = (*kind.layers)[layer];
-        return {kind, head_of(weights, integer_field(body, "head", 0, weights.shape()[1] - 1, 0))};
-    }
-    throw bad_field("kind", "a kind of attention that the model has", name);
+Json look_answer(Looker& looker, const Json& body) {
+    const auto text = read_looked_at(looker, body);
+    const OpenModel& open = looker.models()[text->request.model];
+    const auto begin = std::chrono::steady_clock::now();
+    Json heads = heads_of(looker, *text);
+    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
+    return {{"text", text->key},
+            {"model", open.name},
+            {"ids", text->request.ids},
+            {"texts", texts_of(open, text->request.ids)},
+            {"target", texts_of(open, text->target)},
+            {"heads", std::move(heads)},
+            {"layers", text->result.hidden.size() - 1},
+            {"next", next_tokens(looker, *text)},
+            {"bytes", text->bytes},
+            {"seconds", {{"forward", text->seconds}, {"heads", seconds.count()}}}};
 }
 
 Json map_answer(Looker& looker, const Json& body) {
-    const auto text = looker.look(read_text(looker.engine(), body));
-    const auto [kind, head] = read_head(*text, body);
-    Region region;
-    region.top = integer_field(body, "top", 0, head.rows - 1, 0);
-    region.left = integer_field(body, "left", 0, head.columns - 1, 0);
-    region.height = integer_field(body, "height", 1, head.rows - region.top, head.rows - region.top);
-    region.width = integer_field(body, "width", 1, head.columns - region.left, head.columns - region.left);
-    const std::int64_t cells = integer_field(body, "cells", 1, most_cells, 64);
-    return {{"rows", head.rows},
-            {"columns", head.columns},
-            {"top", region.top},
-            {"left", region.left},
-            {"height", region.height},
-            {"width", region.width},
-            {"map", pooled(head, region, cells)}};
+    const auto text = read_looked_at(looker, body);
+    const NamedHead head = read_head(*text, body);
+    Tile tile;
+    tile.cells = integer_field(body, "cells", 1, most_cells, 64);
+    const std::int64_t most = std::max(head.view.rows(), head.view.columns());
+    const auto whole =
+        static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>((most + tile.cells - 1) / tile.cells)));
+    tile.step = integer_field(body, "step", 1, whole, whole);
+    if (!std::has_single_bit(static_cast<std::uint64_t>(tile.step))) {
+        throw bad_field("step", "a power of two", tile.step);
+    }
+    tile.top = integer_field(body, "top", 0, head.view.rows() - 1, 0) / tile.step * tile.step;
+    tile.left = integer_field(body, "left", 0, head.view.columns() - 1, 0) / tile.step * tile.step;
+    const auto begin = std::chrono::steady_clock::now();
+    const auto map = looker.map(text, head.view, head.name);
+    Json cells = map->tile(looker.context(), head.view, tile);
+    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
+    return {{"rows", head.view.rows()}, {"columns", head.view.columns()},
+            {"step", tile.step},        {"whole_step", whole},
+            {"top", tile.top},          {"left", tile.left},
+            {"map", std::move(cells)},  {"seconds", seconds.count()}};
 }
 
-/// Everything that a weight says about its score: softmax hides only a constant of the row.
+/// Every `step` weights their largest, so that a line can be drawn; and the largest of all.
+Json profile(const std::vector<float>& weights, const OpenModel& open, const std::vector<std::int64_t>& ids) {
+    const auto count = static_cast<std::int64_t>(weights.size());
+    const std::int64_t step = (count + profile_points - 1) / profile_points;
+    Json values = Json::array();
+    for (std::int64_t j = 0; j < count; j += step) {
+        values.push_back(*std::max_element(weights.begin() + j, weights.begin() + std::min(count, j + step)));
+    }
+    std::vector<std::int64_t> order(weights.size());
+    for (std::int64_t j = 0; j < count; ++j) { order[static_cast<std::size_t>(j)] = j; }
+    const auto shown = std::min(shown_best, count);
+    std::partial_sort(order.begin(), order.begin() + shown, order.end(), [&](std::int64_t a, std::int64_t b) {
+        const float x = weights[static_cast<std::size_t>(a)], y = weights[static_cast<std::size_t>(b)];
+        return x > y || (x == y && a < b);
+    });
+    Json best = Json::array();
+    for (std::int64_t n = 0; n < shown; ++n) {
+        const auto j = static_cast<std::size_t>(order[static_cast<std::size_t>(n)]);
+        if (weights[j] > 0) { best.push_back({{"at", j}, {"weight", weights[j]}, {"text", text_of(open, ids[j])}}); }
+    }
+    return {{"step", step}, {"values", std::move(values)}, {"best", std::move(best)}};
+}
+
+Json parts_json(const ScoreParts& p, double log_sum) {
+    const bool seen = *p.hidden_by == '\0';
+    const auto finite = [](double x) { return std::isfinite(x) ? Json(x) : Json(nullptr); };
+    return {
+        {"products", p.products},     {"dot", p.dot},
+        {"scale", p.scale},           {"scaled", p.scaled},
+        {"softcap", p.softcap},       {"capped", p.capped},
+        {"relative", p.relative},     {"alibi", p.alibi},
+        {"score", p.score},           {"hidden_by", p.hidden_by},
+        {"log_sum", finite(log_sum)}, {"weight", seen && std::isfinite(log_sum) ? std::exp(p.score - log_sum) : 0.0}};
+}
+
 Json cell_answer(Looker& looker, const Json& body) {
-    const Engine& engine = looker.engine();
-    const auto text = looker.look(read_text(engine, body));
-    const auto [kind, head] = read_head(*text, body);
-    const std::int64_t i = integer_field(body, "row", 0, head.rows - 1, 0);
-    const std::int64_t j = integer_field(body, "column", 0, head.columns - 1, 0);
-    std::vector<double> row(static_cast<std::size_t>(head.columns));
-    for (std::int64_t c = 0; c < head.columns; ++c) { row[static_cast<std::size_t>(c)] = head.at(i, c); }
-    const double weight = head.at(i, j), largest = *std::max_element(row.begin(), row.end());
+    const auto text = read_looked_at(looker, body);
+    const OpenModel& open = looker.models()[text->request.model];
+    const NamedHead head = read_head(*text, body);
+    const std::int64_t i = integer_field(body, "row", 0, head.view.rows() - 1, 0);
+    const std::int64_t j = integer_field(body, "column", 0, head.view.columns() - 1, 0);
+    const std::vector<float> row = row_of(looker.context(), head.view, i);
+    const double weight = row[static_cast<std::size_t>(j)];
     double sum = 0, entropy = 0;
     std::int64_t seen = 0, before = 0;
     for (const double w : row) {
@@ -316,25 +283,54 @@ Json cell_answer(Looker& looker, const Json& body) {
         seen += w > 0 ? 1 : 0;
         before += w > weight ? 1 : 0;
     }
-    Json answer = {{"row", i},           {"column", j},       {"weight", weight},
-                   {"largest", largest}, {"row_sum", sum},    {"row_entropy", entropy},
-                   {"seen", seen},       {"rank", before + 1}};
-    // Behind the softmax: s_ij - s_best = ln(w_ij / w_best).
-    answer["below_best"] = weight > 0 && largest > 0 ? Json(std::log(weight / largest)) : Json(nullptr);
-    answer["row_text"] = text_of(engine, (*kind.rows)[static_cast<std::size_t>(i)]);
-    answer["column_text"] = text_of(engine, (*kind.columns)[static_cast<std::size_t>(j)]);
-    answer["profile"] = std::move(row);
-    return answer;
+    const auto map = looker.map(text, head.view, head.name);
+    const AttentionInputs& inputs = *head.view.inputs;
+    return {{"row", i},
+            {"column", j},
+            {"weight", weight},
+            {"row_sum", sum},
+            {"row_entropy", entropy},
+            {"seen", seen},
+            {"rank", before + 1},
+            {"sink", inputs.options.sinks ? Json(1 - sum) : Json(nullptr)},
+            {"parts", parts_json(take_apart(head.view, i, j), map->log_sum(i))},
+            {"row_text", text_of(open, (*head.kind.rows)[static_cast<std::size_t>(i)])},
+            {"column_text", text_of(open, (*head.kind.columns)[static_cast<std::size_t>(j)])},
+            {"row_profile", profile(row, open, *head.kind.columns)},
+            {"column_profile", profile(map->column(head.view, j), open, *head.kind.rows)}};
+}
+
+/// What the model would say behind each layer, of one of the last tokens.
+Json lens_answer(Looker& looker, const Json& body) {
+    const auto text = read_looked_at(looker, body);
+    const OpenModel& open = looker.models()[text->request.model];
+    if (!open.model.config().head) {
+        throw HttpError{400, "model: expected one with a head, got " + open.name + " without"};
+    }
+    const auto& ids = text->target.empty() ? text->request.ids : text->target;
+    const auto tokens = static_cast<std::int64_t>(ids.size());
+    const std::int64_t kept = text->result.hidden.front().shape()[1];
+    const std::int64_t row = integer_field(body, "row", tokens - kept, tokens - 1, tokens - 1);
+    Json layers = Json::array();
+    for (std::size_t layer = 0; layer < text->result.hidden.size(); ++layer) {
+        layers.push_back({{"layer", layer}, {"best", lens_of(looker, *text, layer, row - (tokens - kept), 5)}});
+    }
+    return {{"row", row},
+            {"first_row", tokens - kept},
+            {"text", text_of(open, ids[static_cast<std::size_t>(row)])},
+            {"layers", std::move(layers)}};
 }
 
 }  // namespace
 
-void add_look(Server& server, Engine& engine) {
-    const auto looker = std::make_shared<Looker>(engine);
+void add_look(Server& server, const std::shared_ptr<Looker>& looker) {
     const auto add = [&](const char* path, Json (*answer)(Looker&, const Json&)) {
         server.add_streaming("POST", path, [looker, answer](const Request& request) {
-            return Answer{.later = [looker, answer, body = request.body](const Stream&) {
-                const Json json = answer(*looker, parse_object(body));
+            return Answer{.later = [looker, answer, body = request.body](const Stream& client) {
+                const Json asked = parse_object(body);
+                const std::lock_guard lock(looker->mutex());
+                if (client.closed()) { return Response{}; }
+                const Json json = answer(*looker, asked);
                 return Response{.body = json.dump(-1, ' ', false, Json::error_handler_t::replace)};
             }};
         });
@@ -342,6 +338,7 @@ void add_look(Server& server, Engine& engine) {
     add("/api/look", look_answer);
     add("/api/look/map", map_answer);
     add("/api/look/cell", cell_answer);
+    add("/api/look/lens", lens_answer);
 }
 
 }  // namespace heed::web

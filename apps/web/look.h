@@ -1,10 +1,12 @@
 #pragma once
-#include "engine.h"
+#include <memory>
+
 #include "http.h"
+#include "look_text.h"
 
 namespace heed::web {
 
-/// What the page's Look part asks: the attention of a model over a text, head by head. `engine` outlives the server.
-void add_look(Server& server, Engine& engine);
+/// What the page's Look part asks: the attention of a model over a text, head by head.
+void add_look(Server& server, const std::shared_ptr<Looker>& looker);
 
 }  // namespace heed::web

@@ -16,7 +16,7 @@
 namespace heed::web {
 namespace {
 
-std::string metrics(const Server& server, const Engine* engine) {
+std::string metrics(const Server& server, const Engine* engine, Looker* looker) {
     const Server::Counts counts = server.counts();
     std::string text;
     const auto line = [&](const char* name, const char* kind, const char* help, auto value) {
@@ -44,6 +44,10 @@ std::string metrics(const Server& server, const Engine* engine) {
     line("texts_waiting", "gauge", "Texts that wait for room.", model.waiting);
     line("pages", "gauge", "Pages of the cache.", model.pages);
     line("pages_free", "gauge", "Pages of the cache that are free.", model.free_pages);
+    const Looker::Counts looked = looker->counts();
+    line("look_texts", "gauge", "Texts that are kept to be looked at.", looked.texts);
+    line("look_bytes", "gauge", "Bytes of their queries, keys and hidden states.", looked.bytes);
+    line("look_map_bytes", "gauge", "Bytes of the maps of heads that were opened.", looked.map_bytes);
     return text;
 }
 
@@ -98,7 +102,6 @@ void serve(const ServeOptions& options, const std::function<void(const std::stri
     });
     std::unique_ptr<Engine> engine;
     ServerOptions settings = options.server;
-    const ChatFormat chat = chat_format(options.chat);
     if (!options.engine.folder.empty()) {
         engine = std::make_unique<Engine>(options.engine);
         // Each text that waits or runs has a client's thread behind it.
@@ -109,19 +112,30 @@ void serve(const ServeOptions& options, const std::function<void(const std::stri
     running = &server;
     add_page(server);
     add_learn(server);
+    std::shared_ptr<Looker> looker;
     if (engine) {
-        add_openai(server, *engine, chat);
-        add_look(server, *engine);
+        add_openai(server, *engine);
+        std::vector<OpenModel> models = {engine->open()};
+        if (!options.compare.empty()) { models.push_back(open_model(options.compare)); }
+        looker =
+            std::make_shared<Looker>(std::move(models), engine->side_context(), engine->side_mutex(), options.look);
+        add_look(server, looker);
     }
-    server.add("GET", "/api/model", [&engine](const Request&) {
+    server.add("GET", "/api/model", [&engine, &looker](const Request&) {
+        Json names = Json::array();
+        if (looker) {
+            for (const OpenModel& open : looker->models()) { names.push_back(open.name); }
+        }
         return Response{.body = Json{{"model", engine ? Json(engine->name()) : Json(nullptr)},
+                                     {"models", names},
                                      {"generates", engine && engine->generates()},
                                      {"text", engine && engine->tokenizer()}}
                                     .dump()};
     });
     server.add("GET", "/health", [](const Request&) { return Response{.body = R"({"status":"ok"})"}; });
-    server.add("GET", "/metrics", [&server, &engine](const Request&) {
-        return Response{.type = "text/plain; version=0.0.4; charset=utf-8", .body = metrics(server, engine.get())};
+    server.add("GET", "/metrics", [&server, &engine, &looker](const Request&) {
+        return Response{.type = "text/plain; version=0.0.4; charset=utf-8",
+                        .body = metrics(server, engine.get(), looker.get())};
     });
     ready(server.address() + (options.server.token.empty() ? "/" : "/?token=" + options.server.token));
     server.run();

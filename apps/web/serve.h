@@ -7,13 +7,15 @@
 
 #include "engine.h"
 #include "http.h"
+#include "look_text.h"
 
 namespace heed::web {
 
 struct ServeOptions {
     ServerOptions server = {};
     EngineOptions engine = {};  ///< engine.folder empty: the page opens without a model
-    std::string chat = {};      ///< how messages become a text: chatml, llama3, plain; empty: chats are refused
+    std::string compare = {};   ///< folder of a second model, to look at beside the first
+    LookLimits look = {};
 };
 
 /// Adds the page's files and every route to `server`.

@@ -36,6 +36,7 @@
 #include <heed/positions.h>
 #include <heed/quantized.h>
 #include <heed/random.h>
+#include <heed/rotary.h>
 #include <heed/safetensors.h>
 #include <heed/sampling.h>
 #include <heed/search.h>

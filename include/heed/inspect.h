@@ -3,6 +3,8 @@
 /// The weights are those of step 5 in <heed/attention.h>, before dropout.
 
 #include <cstdint>
+#include <functional>
+#include <span>
 #include <vector>
 
 #include <heed/attention.h>
@@ -20,6 +22,38 @@ struct AttentionSelection {
 /// Packed sequences are not accepted here: ask for one sequence at a time.
 HEED_API void attention_weights(Context& context, const View& q, const View& k, const MutableView& weights,
                                 const AttentionSelection& selection = {}, const AttentionOptions& options = {});
+
+/// Some rows of one head: w[n][j] = weights[n * stride + j] is the weight of key j in row rows[n].
+struct AttentionRows {
+    std::int64_t batch = 0;
+    std::int64_t head = 0;
+    std::span<const std::int64_t> rows{};
+    const float* weights = nullptr;
+    std::int64_t stride = 0;
+    std::int64_t keys = 0;
+};
+
+/// Hands over the chosen rows of the chosen heads, block by block, for whatever a caller wants to know of them: memory
+/// is a block a thread, at any length. `visit` is called from the context's threads, several at once and in no order;
+/// what it is given is gone when it returns, and it must not use the same context. A block is up to 32 entries of the
+/// selection's rows, beginning at a multiple of 32.
+HEED_API void visit_attention_weights(Context& context, const View& q, const View& k,
+                                      const std::function<void(const AttentionRows&)>& visit,
+                                      const AttentionSelection& selection = {}, const AttentionOptions& options = {});
+
+/// Behind which steps of <heed/attention.h> scores are taken.
+enum class ScoreStage : std::uint8_t {
+    product,  ///< step 1: scale * q.k, also of keys that are hidden
+    capped,   ///< step 2: soft-capped, also of keys that are hidden
+    biased,   ///< steps 3 and 4: with bias and ALiBi; minus infinity where hidden
+    weight,   ///< step 5: attention_weights
+};
+
+/// scores [chosen batches, chosen heads, chosen rows, S] (f32 or f64) of q [B,H,T,D] over k [B,G,S,D], summed in
+/// double. Queries and keys at and beyond their lengths are not read: 0, in stage `biased` minus infinity.
+HEED_API void attention_scores(Context& context, const View& q, const View& k, const MutableView& scores,
+                               ScoreStage stage, const AttentionSelection& selection = {},
+                               const AttentionOptions& options = {});
 
 /// What to measure: one number a row, each view [B,H,T] and optional; f32 or f64, `argmax` i64.
 struct AttentionStatistics {

@@ -70,12 +70,31 @@ struct ForwardInputs {
     View decoder_attention_mask{};
 };
 
+/// Factors on what each head gives, before its layer's output projection: f32 or f64 [layers, heads], heads as many as
+/// the layer with the most has. 0 switches a head off, 1 leaves it as it is; absent: all 1.
+struct HeadFactors {
+    View self{};     ///< of the only stack, or of an encoder-decoder's encoder
+    View decoder{};  ///< of an encoder-decoder's decoder
+    View cross{};    ///< of its attention over the encoder
+};
+
 struct ForwardOptions {
-    bool logits = true;        ///< where the model has a head
-    bool hidden = false;       ///< of every layer
-    bool attention = false;    ///< weights of every layer
-    DType dtype = DType::f32;  ///< of activations; f64 where the parameters are
-    std::string kernel{};      ///< AttentionOptions::kernel
+    bool logits = true;             ///< where the model has a head
+    bool hidden = false;            ///< of every layer
+    std::int64_t hidden_last = 0;   ///< of so many tokens at the end alone; 0: of all
+    bool attention = false;         ///< weights of every layer
+    bool attention_inputs = false;  ///< queries and keys of every layer, from which weights follow at any length
+    DType dtype = DType::f32;       ///< of activations; f64 where the parameters are
+    std::string kernel{};           ///< AttentionOptions::kernel
+    HeadFactors head_factors{};
+};
+
+/// Of one text: queries and keys of each layer, in the order of the layers.
+struct CapturedInputs {
+    std::vector<AttentionInputs> self{};     ///< of the only stack
+    std::vector<AttentionInputs> encoder{};  ///< of an encoder-decoder
+    std::vector<AttentionInputs> decoder{};
+    std::vector<AttentionInputs> cross{};
 };
 
 /// Tensors in f32, or f64 where the activations are. Absent where not asked for.
@@ -88,6 +107,7 @@ struct ForwardResult {
     std::vector<Tensor> encoder_attention{};  ///< of an encoder-decoder
     std::vector<Tensor> decoder_attention{};
     std::vector<Tensor> cross_attention{};  ///< [B,H,T,S]
+    CapturedInputs attention_inputs{};
     Tensor encoder_last_hidden_state{};
     Tensor last_hidden_state{};  ///< with `hidden`, or where there is no head
     Tensor pooled{};             ///< [B,d]: of a model with a pooler
@@ -105,7 +125,10 @@ struct TapeForward {
     std::string kernel{};
     ForwardResult* capture = nullptr;
     bool hidden = false;
+    std::int64_t hidden_last = 0;
     bool attention = false;
+    bool attention_inputs = false;
+    HeadFactors head_factors{};
 };
 
 struct LossOptions {
@@ -150,6 +173,8 @@ public:
     Value hidden(Tape& tape, const ForwardInputs& inputs, const TapeForward& options = {}) const;
     /// [...,V] of hidden [...,d].
     Value logits(Tape& tape, const Value& hidden) const;
+    /// The logit lens: what the head makes of the output [...,d] of a layer that is not the last, as if it were.
+    Value early_logits(Tape& tape, const Value& hidden) const;
     /// Mean cross-entropy, one number. labels [B,T], -100 where there is none: of a decoder the inputs themselves (they
     /// are shifted here), of an encoder what stands at each place, of an encoder-decoder the target, from which the
     /// decoder's input is made where there is none.

@@ -104,6 +104,20 @@ struct DropoutPlan {
     std::uint32_t offset = 0;  ///< of the step
 };
 
+/// What a layer's weights follow from, kept: attention_weights(context, q, k, ..., options) gives any of them again,
+/// without a matrix of all. Absent (no q) where a layer has no weights, as with linear attention.
+struct HEED_API AttentionInputs {
+    Tensor q{};                            ///< [B,H,T,D] behind norms and rotation, f32 or f64
+    Tensor k{};                            ///< [B,G,S,D]; of MLA those of every head
+    AttentionOptions options{};            ///< without dropout; sees the tensors here
+    std::vector<Tensor> kept{};            ///< masks, slopes, sinks
+    std::shared_ptr<const Tensor> bias{};  ///< relative bias: one for all layers of a stack
+
+    explicit operator bool() const { return static_cast<bool>(q); }
+    /// Of queries, keys and what else is this layer's alone.
+    std::size_t bytes() const;
+};
+
 /// What attention needs to know besides its input.
 struct AttentionCall {
     bool causal = false;
@@ -124,7 +138,10 @@ struct AttentionCall {
     /// RoPE whose table changes with the length: the caches hold unrotated keys and turn them as they are read. Else a
     /// key keeps the rotation that it got when it came.
     bool rotate_in_cache = false;
-    Tensor* weights = nullptr;  ///< receives the weights [B,H,T,S] in f32; softmax without caches only
+    Tensor* weights = nullptr;          ///< receives the weights [B,H,T,S] in f32; softmax without caches only
+    AttentionInputs* inputs = nullptr;  ///< receives queries and keys, where there are weights; without caches only
+    /// One factor a head on what it gives, before the output projection; 0 switches it off. Empty: all 1.
+    std::vector<double> head_factors{};
 };
 
 struct HEED_API AttentionLayer {

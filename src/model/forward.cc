@@ -67,16 +67,27 @@ StackRun first_stack(const ModelState& m, const TapeForward& options, const Inpu
     return run;
 }
 
+void refuse_second_stack(const HeadFactors& factors) {
+    if (factors.decoder || factors.cross) {
+        throw Error("[forward] head_factors: expected those of self for a model without encoder and decoder, got more");
+    }
+}
+
 Value run_model(Tape& tape, const ModelState& m, const Inputs& in, const TapeForward& options) {
     ForwardResult* result = options.capture;
     StackRun first = first_stack(m, options, in);
     const bool hidden = result != nullptr && options.hidden, attention = result != nullptr && options.attention;
+    const bool inputs = result != nullptr && options.attention_inputs;
+    first.head_factors = options.head_factors.self;
     if (m.config.kind != ModelKind::encoder_decoder) {
+        refuse_second_stack(options.head_factors);
         if (hidden) { first.hidden = &result->hidden; }
         if (attention) { first.attention = &result->attention; }
+        if (inputs) { first.inputs = &result->attention_inputs.self; }
         return run_stack(tape, first);
     }
     if (attention) { first.attention = &result->encoder_attention; }
+    if (inputs) { first.inputs = &result->attention_inputs.encoder; }
     const Value memory = run_stack(tape, first);
     if (result != nullptr) {
         result->encoder_last_hidden_state =
@@ -88,7 +99,13 @@ Value run_model(Tape& tape, const ModelState& m, const Inputs& in, const TapeFor
     second.mask = seen(in.decoder_mask);
     second.memory = memory;
     second.memory_mask = seen(in.mask);
+    second.head_factors = options.head_factors.decoder;
+    second.cross_head_factors = options.head_factors.cross;
     if (hidden) { second.hidden = &result->hidden; }
+    if (inputs) {
+        second.inputs = &result->attention_inputs.decoder;
+        second.cross_inputs = &result->attention_inputs.cross;
+    }
     if (attention) {
         second.attention = &result->decoder_attention;
         second.cross = &result->cross_attention;
@@ -181,6 +198,9 @@ std::vector<NamedView> ForwardResult::named() const {
 }
 
 ForwardResult Model::forward(Context& context, const ForwardInputs& inputs, const ForwardOptions& options) const {
+    if (options.hidden_last < 0) {
+        throw Error("[forward] hidden_last: expected 0 (all) or more, got " + std::to_string(options.hidden_last));
+    }
     ForwardResult result;
     Tape tape(context, {.record = false});
     TapeForward plan;
@@ -188,7 +208,10 @@ ForwardResult Model::forward(Context& context, const ForwardInputs& inputs, cons
     plan.kernel = options.kernel;
     plan.capture = &result;
     plan.hidden = options.hidden;
+    plan.hidden_last = options.hidden_last;
     plan.attention = options.attention;
+    plan.attention_inputs = options.attention_inputs;
+    plan.head_factors = options.head_factors;
     const Inputs in = read_inputs(state_->config, inputs);
     const Value last = run_model(tape, *state_, in, plan);
     if (state_->config.head && options.logits) {
@@ -211,6 +234,12 @@ Value Model::hidden(Tape& tape, const ForwardInputs& inputs, const TapeForward& 
 }
 
 Value Model::logits(Tape& tape, const Value& hidden) const { return model_logits(tape, *state_, hidden); }
+
+Value Model::early_logits(Tape& tape, const Value& hidden) const {
+    const bool encoder = state_->config.kind == ModelKind::encoder;
+    const Stack& stack = encoder ? state_->graph.encoder : state_->graph.decoder;
+    return model_logits(tape, *state_, stack.final_norm(tape, hidden));
+}
 
 Value Model::loss(Tape& tape, const ForwardInputs& inputs, const View& labels, const LossOptions& options,
                   CrossEntropy* result) const {

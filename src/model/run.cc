@@ -25,6 +25,38 @@ Tensor copy_for_capture(Context& context, const Value& value) {
     return copy;
 }
 
+/// Of all tokens, or of the last ones.
+Tensor hidden_for_capture(Context& context, const StackRun& run, const Value& x) {
+    const std::int64_t tokens = x.extent(1), last = run.options.hidden_last;
+    return copy_for_capture(context, last > 0 && last < tokens ? x.slice(1, tokens - last, tokens) : x);
+}
+
+void check_head_factors(const char* argument, const View& factors, const Stack& stack, bool cross) {
+    if (!factors) { return; }
+    std::int64_t heads = 0;
+    for (const BlockLayer& layer : stack.layers) {
+        const std::int64_t own = layer.has_cross ? layer.cross.config.heads : 0;
+        heads = std::max(heads, cross ? own : layer.attention.config.heads);
+    }
+    const Shape wanted{static_cast<std::int64_t>(stack.layers.size()), heads};
+    if ((factors.dtype() != DType::f32 && factors.dtype() != DType::f64) || !(factors.shape() == wanted)) {
+        refuse_input(argument, "f32 or f64 [layers, heads] " + to_string(wanted),
+                     std::string(name_of(factors.dtype())) + " " + to_string(factors.shape()));
+    }
+}
+
+/// Those of one layer; none where all are 1.
+std::vector<double> factors_of_layer(const View& factors, std::size_t layer, std::int64_t heads) {
+    std::vector<double> result;
+    if (!factors) { return result; }
+    for (std::int64_t h = 0; h < heads; ++h) {
+        result.push_back(
+            read_number(factors.dtype(), factors.data(), offset_of(factors, static_cast<std::int64_t>(layer), h)));
+    }
+    if (std::ranges::all_of(result, [](double factor) { return factor == 1; })) { result.clear(); }
+    return result;
+}
+
 /// RoBERTa's: tokens that are no padding count from padding + 1, padding itself is at padding.
 Tensor positions_without_padding(const View& ids, std::int64_t padding) {
     Tensor result(DType::i64, ids.shape());
@@ -183,9 +215,11 @@ Value run_stack(Tape& tape, const StackRun& run) {
         made = p.skip_padding >= 0 ? positions_without_padding(run.ids, p.skip_padding) : counted(tokens);
         positions = made.view();
     }
+    check_head_factors("head_factors", run.head_factors, run.stack, false);
+    check_head_factors("head_factors.cross", run.cross_head_factors, run.stack, true);
     Value x = embed(tape, run, positions);
     Context& context = tape.context();
-    if (run.hidden != nullptr) { run.hidden->push_back(copy_for_capture(context, x)); }
+    if (run.hidden != nullptr) { run.hidden->push_back(hidden_for_capture(context, run, x)); }
 
     // What the calls of all layers see, until the way back is done.
     struct Keep {
@@ -219,6 +253,10 @@ Value run_stack(Tape& tape, const StackRun& run) {
     if (p.kind == PositionKind::relative) {
         relative = relative_bias(tape, run.stack.relative.on(tape), tokens, tokens, {.buckets = p.buckets});
     }
+    std::shared_ptr<const Tensor> kept_bias;
+    if (relative && run.inputs != nullptr) {
+        kept_bias = std::make_shared<const Tensor>(copy_for_capture(context, relative));
+    }
     AttentionCall over;
     over.kernel = run.options.kernel;
     over.dropout = run.options.dropout;
@@ -231,6 +269,8 @@ Value run_stack(Tape& tape, const StackRun& run) {
         const BlockLayer& layer = run.stack.layers[i];
         self.place = over.place = first_place + 2 * static_cast<std::uint32_t>(i);
         ++over.place;
+        self.head_factors = factors_of_layer(run.head_factors, i, layer.attention.config.heads);
+        over.head_factors = factors_of_layer(run.cross_head_factors, i, layer.has_cross ? layer.cross.config.heads : 0);
         const auto block = [&layer, self, over, keep](Tape& on, std::span<const Value> in) {
             AttentionCall mine = self, other = over;
             mine.bias = in.size() > 1 ? in[1] : Value();
@@ -242,19 +282,30 @@ Value run_stack(Tape& tape, const StackRun& run) {
             x = tape.recompute(inputs, block);
         } else {
             Tensor weights, cross_weights;
+            AttentionInputs inputs, cross_inputs;
             self.bias = relative;
             over.memory = run.memory;
             if (run.attention != nullptr) { self.weights = &weights; }
             if (run.cross != nullptr) { over.weights = &cross_weights; }
+            if (run.inputs != nullptr) { self.inputs = &inputs; }
+            if (run.cross_inputs != nullptr) { over.inputs = &cross_inputs; }
             x = layer(tape, x, self, layer.has_cross ? &over : nullptr);
             if (run.attention != nullptr) { run.attention->push_back(std::move(weights)); }
             if (run.cross != nullptr && layer.has_cross) { run.cross->push_back(std::move(cross_weights)); }
+            if (inputs && kept_bias) {
+                inputs.bias = kept_bias;
+                inputs.options.bias = kept_bias->view();
+            }
+            if (run.inputs != nullptr) { run.inputs->push_back(std::move(inputs)); }
+            if (run.cross_inputs != nullptr && layer.has_cross) {
+                run.cross_inputs->push_back(std::move(cross_inputs));
+            }
         }
         const bool last = i + 1 == run.stack.layers.size();
-        if (run.hidden != nullptr && !last) { run.hidden->push_back(copy_for_capture(context, x)); }
+        if (run.hidden != nullptr && !last) { run.hidden->push_back(hidden_for_capture(context, run, x)); }
     }
     x = run.stack.final_norm(tape, x);
-    if (run.hidden != nullptr) { run.hidden->push_back(copy_for_capture(context, x)); }
+    if (run.hidden != nullptr) { run.hidden->push_back(hidden_for_capture(context, run, x)); }
     return x;
 }
 

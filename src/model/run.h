@@ -29,6 +29,10 @@ struct StackRun {
     std::vector<Tensor>* hidden = nullptr;
     std::vector<Tensor>* attention = nullptr;
     std::vector<Tensor>* cross = nullptr;
+    std::vector<AttentionInputs>* inputs = nullptr;
+    std::vector<AttentionInputs>* cross_inputs = nullptr;
+    View head_factors{};  ///< [layers, heads]
+    View cross_head_factors{};
 };
 
 /// [B,T,d] behind the last norm.

@@ -92,21 +92,63 @@ Heads project(Tape& tape, const AttentionLayer& layer, const Value& x, const Val
     return heads;
 }
 
-Value joined(const AttentionLayer& layer, Tape& tape, const Value& out) {
+/// `out` [B,T,H,E] with a factor on each head.
+Value with_factors(Tape& tape, const std::vector<double>& factors, const Value& out) {
+    const std::int64_t heads = out.extent(2), size = out.extent(3);
+    Tensor wide(DType::f64, {heads, size});
+    for (std::int64_t i = 0; i < wide.elements(); ++i) {
+        wide.as<double>()[i] = factors[static_cast<std::size_t>(i / size)];
+    }
+    const View all(DType::f64, wide.data(), out.shape(), {0, 0, size, 1});
+    Tensor gate = Tensor::uninitialised(out.dtype(), out.shape());
+    convert(tape.context(), all, gate.view());
+    return gated(tape, Activation::none, tape.constant(std::move(gate)), out);
+}
+
+/// Heads [B,T,H,E] side by side through the output projection.
+Value joined(const AttentionLayer& layer, Tape& tape, const AttentionCall& call, const Value& heads) {
+    const Value out = call.head_factors.empty() ? heads : with_factors(tape, call.head_factors, heads);
     return layer.out(tape, out.reshape({out.extent(0), out.extent(1), out.extent(2) * out.extent(3)}));
 }
 
 // ---- Softmax -------------------------------------------------------------------------------------------------------
 
+Tensor f32_or_f64(Context& context, const View& x) {
+    Tensor copy = Tensor::uninitialised(x.dtype() == DType::f64 ? DType::f64 : DType::f32, x.shape());
+    convert(context, x, copy.view());
+    return copy;
+}
+
+/// Copies what the options see; the relative bias is left to who knows that layers share it.
+AttentionInputs kept_inputs(Tape& tape, const Value& q, const Value& k, AttentionOptions options) {
+    AttentionInputs inputs;
+    inputs.q = f32_or_f64(tape.context(), q);
+    inputs.k = f32_or_f64(tape.context(), k);
+    options.bias = View();
+    for (View* view :
+         {&options.allow, &options.alibi_slopes, &options.query_positions, &options.key_positions, &options.sinks}) {
+        if (!*view) { continue; }
+        inputs.kept.push_back(Tensor::copy_of(*view));
+        *view = inputs.kept.back().view();
+    }
+    inputs.options = std::move(options);
+    return inputs;
+}
+
+/// What a call asks to see of the weights.
 void capture(Tape& tape, const Value& q, const Value& k, AttentionOptions options, const AttentionLearned& learned,
-             Tensor& weights) {
+             const AttentionCall& call) {
     if (learned.bias) { options.bias = learned.bias; }
     if (learned.sinks) { options.sinks = learned.sinks; }
     options.dropout = {};
-    weights = Tensor::uninitialised(q.dtype() == DType::f64 ? DType::f64 : DType::f32,
-                                    {q.extent(0), q.extent(1), q.extent(2), k.extent(2)});
-    attention_weights(tape.context(), q, k, weights.view(), {}, options);
+    if (call.inputs != nullptr) { *call.inputs = kept_inputs(tape, q, k, options); }
+    if (call.weights == nullptr) { return; }
+    *call.weights = Tensor::uninitialised(q.dtype() == DType::f64 ? DType::f64 : DType::f32,
+                                          {q.extent(0), q.extent(1), q.extent(2), k.extent(2)});
+    attention_weights(tape.context(), q, k, call.weights->view(), {}, options);
 }
+
+bool captures(const AttentionCall& call) { return call.weights != nullptr || call.inputs != nullptr; }
 
 Value softmax_attention(Tape& tape, const AttentionLayer& layer, const Value& x, const AttentionCall& call) {
     Heads h = project(tape, layer, x, call.memory);
@@ -115,8 +157,8 @@ Value softmax_attention(Tape& tape, const AttentionLayer& layer, const Value& x,
     if (call.caches == nullptr) {
         h.q = rotated(tape, layer, call, h.q);
         h.k = rotated(tape, layer, call, h.k);
-        if (call.weights != nullptr) { capture(tape, h.q, h.k, options, learned, *call.weights); }
-        return joined(layer, tape, attend(tape, h.q, h.k, h.v, options, learned));
+        if (captures(call)) { capture(tape, h.q, h.k, options, learned, call); }
+        return joined(layer, tape, call, attend(tape, h.q, h.k, h.v, options, learned));
     }
     if (!call.rotate_in_cache || !rope_grows(layer.config)) {
         h.q = rotated(tape, layer, call, h.q);
@@ -126,7 +168,7 @@ Value softmax_attention(Tape& tape, const AttentionLayer& layer, const Value& x,
     if (learned.sinks) { options.sinks = learned.sinks; }
     const Value out = tape.empty(x.dtype(), {1, x.extent(1), layer.config.heads, layer.config.value_size});
     cached_attend(tape.context(), *call.caches, h.q, h.k, h.v, out.view().permute({0, 2, 1, 3}), options);
-    return joined(layer, tape, out);
+    return joined(layer, tape, call, out);
 }
 
 // ---- MLA -----------------------------------------------------------------------------------------------------------
@@ -175,10 +217,8 @@ Value latent_attention(Tape& tape, const AttentionLayer& layer, const Value& x, 
     AttentionOptions options = options_of(layer, call);
     const Value up_key = layer.up_key.on(tape), up_value = layer.up_value.on(tape);
     if (call.caches == nullptr) {
-        if (call.weights != nullptr) {
-            capture(tape, q, expanded_keys(tape, latent, rotary, up_key), options, learned, *call.weights);
-        }
-        return joined(layer, tape, mla_attend(tape, q, latent, rotary, up_key, up_value, options, learned));
+        if (captures(call)) { capture(tape, q, expanded_keys(tape, latent, rotary, up_key), options, learned, call); }
+        return joined(layer, tape, call, mla_attend(tape, q, latent, rotary, up_key, up_value, options, learned));
     }
     if (learned.sinks) { options.sinks = learned.sinks; }
     const Value rows = tape.empty(x.dtype(), {1, 1, t, r + p});
@@ -198,7 +238,7 @@ Value latent_attention(Tape& tape, const AttentionLayer& layer, const Value& x, 
     cached_mla_attend(tape.context(), *call.caches, q, rows,
                       {.up_key = same_type(up_key), .up_value = same_type(up_value)}, out.view().permute({0, 2, 1, 3}),
                       options);
-    return joined(layer, tape, out);
+    return joined(layer, tape, call, out);
 }
 
 // ---- Linear, Infini ------------------------------------------------------------------------------------------------
@@ -225,13 +265,13 @@ Value linear_core(Tape& tape, const AttentionLayer& layer, const Value& x, const
     if (call.caches != nullptr) {
         const Value out = tape.empty(x.dtype(), {1, x.extent(1), layer.config.heads, layer.config.value_size});
         cached_linear_attend(tape.context(), *call.caches, h.q, h.k, h.v, out.view().permute({0, 2, 1, 3}), options);
-        return joined(layer, tape, out);
+        return joined(layer, tape, call, out);
     }
     if (call.allow && !call.lengths) {
         throw Error("[forward] attention_mask: expected padding at the end for linear attention, got it elsewhere");
     }
     options.key_lengths = call.lengths;
-    return joined(layer, tape, linear_attend(tape, h.q, h.k, h.v, options));
+    return joined(layer, tape, call, linear_attend(tape, h.q, h.k, h.v, options));
 }
 
 Value infini_core(Tape& tape, const AttentionLayer& layer, const Value& x, const AttentionCall& call) {
@@ -260,16 +300,22 @@ Value infini_core(Tape& tape, const AttentionLayer& layer, const Value& x, const
         }
         cached_infini_attend(tape.context(), *call.caches, h.q, h.k, h.v, gates, out.view().permute({0, 2, 1, 3}),
                              options);
-        return joined(layer, tape, out);
+        return joined(layer, tape, call, out);
     }
     if (call.allow && !call.lengths) {
         throw Error("[forward] attention_mask: expected padding at the end for Infini-attention, got it elsewhere");
     }
     const InfiniMemoryInputs memory{.q = turned ? plain.q : Value(), .k = turned ? plain.k : Value()};
-    return joined(layer, tape, infini_attend(tape, h.q, h.k, h.v, gates, options, memory));
+    return joined(layer, tape, call, infini_attend(tape, h.q, h.k, h.v, gates, options, memory));
 }
 
 }  // namespace
+
+std::size_t AttentionInputs::bytes() const {
+    std::size_t sum = q.bytes() + k.bytes();
+    for (const Tensor& tensor : kept) { sum += tensor.bytes(); }
+    return sum;
+}
 
 void AttentionLayer::prepare() {
     if (config.rope) { table = rope_table(*config.rope); }

@@ -5,9 +5,11 @@
 #include "cpu/entropy.h"
 #include "ops/attention_checks.h"
 #include "ops/attention_kernels.h"
+#include "reference/attention.h"
 
 #include <algorithm>
 #include <numeric>
+#include <type_traits>
 
 namespace heed {
 namespace {
@@ -93,6 +95,19 @@ std::int64_t offset_of(const View& view, std::int64_t a, std::int64_t b, std::in
     return a * view.stride(0) + b * view.stride(1) + c * view.stride(2);
 }
 
+/// A row of floats into a row of floats, at once; false where either is something else.
+template <class Weight>
+bool copied(const Weight* row, std::int64_t keys, const MutableView& to, std::int64_t at, std::int64_t all) {
+    if constexpr (std::is_same_v<Weight, float>) {
+        if (to.dtype() == DType::f32 && to.stride(3) == 1) {
+            float* target = to.as<float>() + at;
+            std::fill(std::copy_n(row, keys, target), target + all, 0.0F);
+            return true;
+        }
+    }
+    return false;
+}
+
 struct Summary {
     double entropy = 0, max_weight = 0, window_mass = 0, first_mass = 0;
     std::int64_t argmax = -1;
@@ -148,12 +163,79 @@ void attention_weights(Context& context, const View& q, const View& k, const Mut
                            for (std::int64_t r = 0; r < size; ++r) {
                                const std::int64_t at =
                                    offset_of(weights, plane / count(heads), plane % count(heads), begin + r);
+                               if (copied(block + r * stride, keys, weights, at, problem.keys)) { continue; }
                                for (std::int64_t j = 0; j < problem.keys; ++j) {
                                    write_number(weights.dtype(), weights.data(), at + j * weights.stride(3),
                                                 j < keys ? block[r * stride + j] : 0);
                                }
                            }
                        });
+}
+
+void visit_attention_weights(Context& context, const View& q, const View& k,
+                             const std::function<void(const AttentionRows&)>& visit,
+                             const AttentionSelection& selection, const AttentionOptions& options) {
+    const Caller function("visit_attention_weights", context);
+    if (!visit) { refuse(function, "visit", "a function", "none"); }
+    const AttentionProblem problem = checked(function, q, k, options);
+    const auto batches = chosen(function, "selection.batches", selection.batches, problem.batch);
+    const auto heads = chosen(function, "selection.heads", selection.heads, problem.heads);
+    const auto rows = chosen(function, "selection.rows", selection.rows, problem.queries);
+    if (only_explains(detail::place_of(context), attention_kernel_list(), {function, options.kernel}, problem)) {
+        return;
+    }
+    const AttentionKernel& kernel = choose_attention_kernel(context, function, problem);
+    for_each_row_block(context, problem, kernel, batches, heads, rows, false,
+                       [&](std::int64_t plane, std::int64_t begin, std::int64_t size, std::int64_t keys,
+                           std::int64_t stride, const auto* block) {
+                           AttentionRows part{.batch = batches[static_cast<std::size_t>(plane / count(heads))],
+                                              .head = heads[static_cast<std::size_t>(plane % count(heads))],
+                                              .rows = std::span(rows).subspan(static_cast<std::size_t>(begin),
+                                                                              static_cast<std::size_t>(size)),
+                                              .stride = stride,
+                                              .keys = keys};
+                           if constexpr (std::is_same_v<decltype(block), const float*>) {
+                               part.weights = block;
+                               visit(part);
+                           } else {
+                               const std::vector<float> narrow(block, block + size * stride);
+                               part.weights = narrow.data();
+                               visit(part);
+                           }
+                       });
+}
+
+void attention_scores(Context& context, const View& q, const View& k, const MutableView& scores, ScoreStage stage,
+                      const AttentionSelection& selection, const AttentionOptions& options) {
+    if (stage == ScoreStage::weight) { return attention_weights(context, q, k, scores, selection, options); }
+    const Caller function("attention_scores", context);
+    if (stage > ScoreStage::weight) {
+        refuse(function, "stage", "product, capped, biased or weight", std::to_string(static_cast<int>(stage)));
+    }
+    if (context.device().kind != DeviceKind::cpu) {
+        refuse(function, "context", "the CPU for scores before their softmax", to_string(context.device()));
+    }
+    const AttentionProblem problem = checked(function, q, k, options);
+    const auto batches = chosen(function, "selection.batches", selection.batches, problem.batch);
+    const auto heads = chosen(function, "selection.heads", selection.heads, problem.heads);
+    const auto rows = chosen(function, "selection.rows", selection.rows, problem.queries);
+    check_result(function, "scores", scores, {count(batches), count(heads), count(rows), problem.keys}, problem,
+                 {DType::f32, DType::f64});
+    if (detail::place_of(context).explained != nullptr) { return; }  // no kernels to choose from
+    const std::int64_t tasks = count(batches) * count(heads) * count(rows);
+    const auto lock = detail::pool_of(context).lock();
+    detail::parallel(detail::pool_of(context), tasks, true, [&](std::int64_t task, int) {
+        const std::int64_t r = task % count(rows);
+        const std::int64_t plane = task / count(rows);
+        const std::int64_t b = batches[static_cast<std::size_t>(plane / count(heads))];
+        const std::int64_t h = heads[static_cast<std::size_t>(plane % count(heads))];
+        std::vector<double> row;
+        reference::score_row(problem, problem.sequence(b), b, h, rows[static_cast<std::size_t>(r)], stage, row);
+        const std::int64_t at = offset_of(scores, plane / count(heads), plane % count(heads), r);
+        for (std::int64_t j = 0; j < problem.keys; ++j) {
+            write_number(scores.dtype(), scores.data(), at + j * scores.stride(3), row[static_cast<std::size_t>(j)]);
+        }
+    });
 }
 
 void attention_statistics(Context& context, const View& q, const View& k, const AttentionStatistics& statistics,

@@ -88,6 +88,25 @@ void SoftmaxRow::compute(const AttentionProblem& p, const Sequence& s, std::int6
     lse = largest + std::log(sum);
 }
 
+void score_row(const AttentionProblem& p, const Sequence& s, std::int64_t b, std::int64_t h, std::int64_t i,
+               ScoreStage stage, std::vector<double>& scores) {
+    const bool masked = stage == ScoreStage::biased;
+    scores.assign(static_cast<std::size_t>(p.keys), masked ? -infinity : 0);
+    for (std::int64_t j = 0; i < s.queries && j < s.keys; ++j) {
+        const double bias = masked && p.options.bias ? bias_at(p, b, h, i, j) : 0;
+        if (masked && (bias == -infinity || !p.allows(s, b, h, i, j))) { continue; }
+        double dot = 0;
+        for (std::int64_t c = 0; c < p.head_size; ++c) {
+            dot += at(p.q, s.batch, h, s.query_begin + i, c) * at(p.k, s.batch, h / p.group(), s.key_begin + j, c);
+        }
+        double x = p.scale * dot;
+        const double cap = stage == ScoreStage::product ? 0 : p.options.softcap;
+        if (cap > 0) { x = cap * std::tanh(x / cap); }
+        if (masked && p.options.alibi_slopes) { x -= p.slope(b, h) * distance(p, s, i, j); }
+        scores[static_cast<std::size_t>(j)] = x + bias;
+    }
+}
+
 namespace {
 
 /// Packed batches may end before the tensors do: the rows behind the last sequence are 0 (an lse of nothing), as for

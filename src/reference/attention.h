@@ -1,6 +1,8 @@
 #pragma once
 #include "kernel/attention_kernel.h"
 
+#include <heed/inspect.h>
+
 #include <vector>
 
 namespace heed::reference {
@@ -19,6 +21,10 @@ struct SoftmaxRow {
 
     void compute(const AttentionProblem& problem, const Sequence& s, std::int64_t b, std::int64_t h, std::int64_t i);
 };
+
+/// Steps 1 to `stage` (not weights) for one row: scores [S], whole where i is below the length of the queries.
+void score_row(const AttentionProblem& problem, const Sequence& s, std::int64_t b, std::int64_t h, std::int64_t i,
+               ScoreStage stage, std::vector<double>& scores);
 
 /// The last row of attention's list.
 AttentionKernel attention_kernel();

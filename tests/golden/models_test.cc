@@ -1,4 +1,5 @@
 /// Whole models against transformers: see data/models and make_models.py.
+#include <heed/inspect.h>
 #include <heed/model.h>
 #include <heed/safetensors.h>
 #include <heed/search.h>
@@ -109,6 +110,27 @@ TEST_P(Models, LogitsHiddenStatesAndAttention) {
     EXPECT_TRUE(model_.unused_tensors().empty()) << model_.unused_tensors().front();
     compare_forward(context_, model_, expected_, "");
     compare_forward(context_, model_, expected_, "reference");
+}
+
+/// Weights that are computed afterwards from queries and keys that were kept are those of the pass.
+void compare_inputs(Context& context, const std::vector<AttentionInputs>& inputs, const std::vector<Tensor>& weights) {
+    ASSERT_EQ(inputs.size(), weights.size());
+    for (std::size_t layer = 0; layer < inputs.size(); ++layer) {
+        Tensor again = Tensor::uninitialised(DType::f32, weights[layer].shape());
+        attention_weights(context, inputs[layer].q, inputs[layer].k, again.view(), {}, inputs[layer].options);
+        for (std::int64_t i = 0; i < again.elements(); ++i) {
+            ASSERT_EQ(again.as<float>()[i], weights[layer].as<float>()[i]) << "layer " << layer << " at " << i;
+        }
+    }
+}
+
+TEST_P(Models, WeightsFollowFromQueriesAndKeys) {
+    const ForwardResult result =
+        model_.forward(context_, expected_.inputs(), {.attention = true, .attention_inputs = true});
+    compare_inputs(context_, result.attention_inputs.self, result.attention);
+    compare_inputs(context_, result.attention_inputs.encoder, result.encoder_attention);
+    compare_inputs(context_, result.attention_inputs.decoder, result.decoder_attention);
+    compare_inputs(context_, result.attention_inputs.cross, result.cross_attention);
 }
 
 TEST_P(Models, GreedyAndBeamTokenForToken) {

@@ -29,22 +29,28 @@ class Browser:
         if dark:
             arguments.append("--force-dark-mode")
         wanted = {"browserName": "chrome", "goog:chromeOptions": {"args": arguments}, "goog:loggingPrefs": {"browser": "ALL"}}
-        for _ in range(100):
-            try:
-                answer = self.call("POST", "/session", {"capabilities": {"alwaysMatch": wanted}})
-                break
-            except OSError:
-                time.sleep(0.1)
+        answer = self.first_answer({"capabilities": {"alwaysMatch": wanted}})
         self.session = "/session/" + answer["sessionId"]
         # The window's inner width is what a page sees; below 500 pixels Chromium takes it from the emulation alone.
         self.call("POST", self.session + "/goog/cdp/execute", {"cmd": "Emulation.setDeviceMetricsOverride", "params": {
             "width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}})
 
+    def first_answer(self, wanted):
+        """A machine that does something else takes its time until the driver listens and the browser is up."""
+        end = time.time() + 120
+        while True:
+            try:
+                return self.call("POST", "/session", wanted)
+            except OSError:
+                if time.time() > end or self.driver.poll() is not None:
+                    raise
+                time.sleep(0.1)
+
     def call(self, method, path, body=None):
         data = json.dumps(body).encode() if body is not None else None
         request = urllib.request.Request(self.base + path, data, {"Content-Type": "application/json"}, method=method)
         try:
-            with urllib.request.urlopen(request, timeout=60) as response:
+            with urllib.request.urlopen(request, timeout=180) as response:
                 return json.loads(response.read())["value"]
         except urllib.error.HTTPError as error:
             raise AssertionError(json.loads(error.read())["value"]["message"]) from None
@@ -55,7 +61,7 @@ class Browser:
     def script(self, text, *arguments):
         return self.call("POST", self.session + "/execute/sync", {"script": text, "args": list(arguments)})
 
-    def wait(self, condition, seconds=20, what=""):
+    def wait(self, condition, seconds=90, what=""):
         """Until the JavaScript expression is true; its value."""
         end = time.time() + seconds
         while time.time() < end:

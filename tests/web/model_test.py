@@ -31,6 +31,9 @@ def metrics(server):
     return {line.split()[0]: int(line.split()[1]) for line in lines if not line.startswith("#")}
 
 
+CHAT = """{% for message in messages %}{% if message['content'] == 'refuse me' %}{{ raise_exception('refused') }}{% endif %}{{ message['role'] + ': ' + message['content'] + '\n' }}{% endfor %}{% if add_generation_prompt %}assistant:{% endif %}"""
+
+
 class WithoutTokenizer(unittest.TestCase):
     def test_greedy_tokens_are_those_of_transformers(self):
         for name in ("gpt2-scaled", "llama", "qwen3", "gemma2-softcap", "marian", "t5"):
@@ -66,7 +69,9 @@ class Completions(unittest.TestCase):
     def setUpClass(cls):
         cls.folder = tempfile.TemporaryDirectory()
         cls.model = make_gpt2(os.path.join(cls.folder.name, "tiny"), positions=4096)
-        cls.server = Serve(cls.model, "--chat", "plain", "--tokens", "16384", "--sequences", "8", "--queue", "8")
+        with open(os.path.join(cls.model, "chat_template.jinja"), "w") as file:
+            file.write(CHAT)
+        cls.server = Serve(cls.model, "--tokens", "16384", "--sequences", "8", "--queue", "8")
 
     @classmethod
     def tearDownClass(cls):
@@ -156,8 +161,16 @@ class Completions(unittest.TestCase):
         parts = events(self.server, "/v1/chat/completions", body)
         self.assertEqual(parts[0]["choices"][0]["delta"]["role"], "assistant")
         self.assertEqual("".join(part["choices"][0]["delta"].get("content", "") for part in parts), text)
-        with Serve(self.model) as server:
-            self.assertIn("--chat", server.ask("/v1/chat/completions", body, expect=400)["error"]["message"])
+        self.assertIn("template", self.server.ask("/v1/chat/completions", {"messages": [{"role": "user", "content": "refuse me"}]}, expect=400)["error"]["message"])
+        with tempfile.TemporaryDirectory() as folder:
+            other = make_gpt2(os.path.join(folder, "other"))
+            with Serve(other) as server:
+                self.assertIn("chat_template.jinja", server.ask("/v1/chat/completions", body, expect=400)["error"]["message"])
+            with open(os.path.join(other, "chat_template.jinja"), "w") as file:
+                file.write("{% for x in %}")
+            with Serve(other) as server:
+                self.assertIn("[ChatTemplate]", server.ask("/v1/chat/completions", body, expect=400)["error"]["message"])
+                self.assertEqual(server.request("GET", "/v1/models")[0], 200)
 
     def test_special_tokens_in_messages_are_letters(self):
         ask = lambda text: self.server.ask("/v1/chat/completions", {"messages": [{"role": "user", "content": text}], "max_tokens": 1, **GREEDY})["usage"]["prompt_tokens"]

@@ -17,6 +17,7 @@ namespace {
 struct ServeArguments {
     web::ServeOptions options;
     bool token = false;
+    std::int64_t look_mebibytes = 2048;
 };
 
 /// 128 bits that nobody guesses, from the system's own source.
@@ -29,6 +30,7 @@ std::string make_token() {
 
 void serve_command(ServeArguments arguments) {
     web::ServerOptions& server = arguments.options.server;
+    arguments.options.look.bytes = static_cast<std::size_t>(arguments.look_mebibytes) << 20U;
     const bool here = server.host.starts_with("127.") || server.host == "::1";
     if ((arguments.token || !here) && server.token.empty()) { server.token = make_token(); }
     web::serve(arguments.options, [](const std::string& address) {
@@ -51,6 +53,8 @@ void add_serve(CLI::App& app) {
     command
         ->add_option("MODEL", engine.folder, "Folder of a checkpoint: config.json, model.safetensors, tokenizer.json")
         ->type_name("FOLDER");
+    command->add_option("COMPARE", arguments->options.compare, "Folder of a second one, to look at beside the first")
+        ->type_name("FOLDER");
     command->add_option("--host", server.host, "Address to listen on (default 127.0.0.1: this machine alone)")
         ->type_name("ADDRESS");
     command->add_option("--port", server.port, "Port (default 8080; 0: any that is free)")->type_name("NUMBER");
@@ -65,8 +69,11 @@ void add_serve(CLI::App& app) {
     command->add_option("--queue", engine.queue, "Texts that may wait for that (default 64; more are answered 429)")
         ->type_name("NUMBER")
         ->check(CLI::Range(0, 1024));
-    command->add_option("--chat", arguments->options.chat, "How messages become a text: chatml, llama3 or plain")
-        ->type_name("FORMAT");
+    command
+        ->add_option("--look-memory", arguments->look_mebibytes,
+                     "Queries and keys kept of texts that are looked at (default 2048 MiB)")
+        ->type_name("MIB")
+        ->check(CLI::Range(1, 1 << 20));
     command->footer(
         "Examples:\n"
         "  heed serve                     open the printed address in a browser\n"

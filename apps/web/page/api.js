@@ -27,6 +27,15 @@ export async function ask(path, body, signal) {
     signal,
   });
   const answer = await response.json();
-  if (!response.ok) throw new Error(answer.error?.message ?? response.statusText);
+  if (!response.ok) throw new Refusal(answer.error?.message ?? response.statusText, answer.error?.type ?? "");
   return answer;
+}
+
+/** An answer of the server that says why not. */
+export class Refusal extends Error {
+  /** @param {string} message @param {string} type */
+  constructor(message, type) {
+    super(message);
+    this.type = type;
+  }
 }

@@ -1,25 +1,11 @@
 // @ts-check
-// The attention of a model over a text: all heads, one head, one weight.
+// The attention of a model over a text: all heads, one head, one weight; heads switched off; two models side by side.
 import { ask, headers } from "./api.js";
-import { field, make, show } from "./dom.js";
+import { field, make } from "./dom.js";
+import { head_grid, lens_view, next_tokens, orders } from "./look_grid.js";
 import { head_view } from "./look_head.js";
+import { place_of, Run } from "./look_run.js";
 import { t } from "./text.js";
-
-const orders = ["layer", "entropy", "distance", "first", "previous", "duplicate", "induction"];
-
-/** The weights as squares, darker where they are larger. @param {HTMLCanvasElement} canvas @param {number[][]} map */
-export function paint(canvas, map) {
-  const rows = map.length, columns = map[0].length;
-  canvas.width = columns;
-  canvas.height = rows;
-  const brush = /** @type {CanvasRenderingContext2D} */ (canvas.getContext("2d"));
-  const warm = getComputedStyle(document.documentElement).getPropertyValue("--warm").trim().split(" ").map(Number);
-  const image = brush.createImageData(columns, rows);
-  map.forEach((row, i) => row.forEach((weight, j) => {
-    image.data.set([...warm, Math.round(255 * Math.sqrt(Math.min(1, weight)))], 4 * (i * columns + j));
-  }));
-  brush.putImageData(image, 0, 0);
-}
 
 /** Reads server-sent events as they come. @param {any} body @param {(event: any) => void} on_event */
 async function stream(body, on_event) {
@@ -49,54 +35,81 @@ export function heads(main, settings, keep) {
   /** @type {Record<string, any>} */
   const state = {
     prompt: settings.get("prompt") ?? "", order: settings.get("order") ?? "layer", tokens: Number(settings.get("tokens") ?? 20), temperature: Number(settings.get("temperature") ?? 0),
-    kind: settings.get("kind"), layer: number("layer"), head: number("head"), top: number("top"), left: number("left"), size: number("size"), row: number("row"), column: number("column"),
+    kind: settings.get("kind"), layer: number("layer"), head: number("head"), step: number("step"), cells: number("cells"), top: number("top"), left: number("left"), row: number("row"), column: number("column"),
+    off: settings.get("off") ?? "", beside: settings.get("beside") === "true" || null, lens: number("lens"),
   };
   const controls = make("div", { class: "card" });
-  const grid = make("div", { id: "heads" });
-  const one = make("div", { id: "head" });
-  main.append(make("h1", {}, t("look_title")), make("p", {}, t("look_text")), controls, one, grid);
+  const grid = make("div", { id: "heads" }), lens = make("div", {});
+  const one = make("div", { id: "head" }), other = make("div", { id: "head-beside" });
+  main.append(make("h1", {}, t("look_title")), make("p", {}, t("look_text")), controls, make("div", { class: "beside" }, one, other), grid, lens);
   /** @type {any} */
-  let answer = null;
+  let model = null;
+  /** @type {Run | null} */
+  let run = null;
+  /** The second model, or the same one with all its heads. @type {Run | null} */
+  let second = null;
 
   const fail = (/** @type {unknown} */ error) => grid.replaceChildren(make("div", { class: "card error", role: "alert" }, String(/** @type {Error} */ (error).message)));
+  /** @returns {string[]} */
+  const off = () => state.off.split(",").filter(Boolean);
 
   function open(/** @type {any} */ head) {
-    Object.assign(state, { kind: head.kind, layer: head.layer, head: head.head, top: null, left: null, size: null, row: null, column: null });
+    Object.assign(state, { kind: head.kind, layer: head.layer, head: head.head, step: null, cells: null, top: null, left: null, row: null, column: null });
     draw_head();
+    one.scrollIntoView({ block: "nearest" });
   }
 
-  function draw_head() {
+  async function draw_head() {
     keep(state);
-    if (state.layer === null || !answer) return one.replaceChildren();
-    head_view(one, answer, state, () => keep(state));
+    one.replaceChildren();
+    other.replaceChildren();
+    if (state.layer === null || !run) return;
+    const [title, other_title] = !second ? ["", ""] : state.beside ? [run.answer.model, second.answer.model] : [t("heads_off"), t("heads_on")];
+    await head_view(one, run, state, { keep: () => keep(state), suffix: "", title });
+    const there = second?.answer.heads.some((/** @type {any} */ h) => h.kind === state.kind && h.layer === state.layer && h.head === state.head);
+    if (second && there) await head_view(other, second, { ...state }, { keep: () => {}, suffix: "-beside", title: other_title });
+  }
+
+  function toggle(/** @type {string} */ name) {
+    const list = off();
+    state.off = (list.includes(name) ? list.filter((x) => x !== name) : [...list, name]).join(",");
+    look();
   }
 
   function draw_grid() {
+    if (!run) return;
     keep(state);
-    const list = [...answer.heads];
-    if (state.order !== "layer") list.sort((a, b) => b[state.order] - a[state.order]);
-    const tiles = list.map((head) => {
-      const canvas = make("canvas", { "aria-hidden": "true" });
-      paint(canvas, head.map);
-      const name = `${head.kind === "self" ? "" : t("kind_" + head.kind) + " "}${t("layer")} ${head.layer + 1} · ${t("head")} ${head.head + 1}`;
-      const value = state.order === "layer" ? `${t("order_entropy")} ${show(head.entropy)}` : `${t("order_" + state.order)} ${show(head[state.order])}`;
-      return make("button", { type: "button", class: "thumb", "data-name": `${head.kind}.${head.layer}.${head.head}`, onclick: () => { open(head); one.scrollIntoView({ block: "nearest" }); } }, canvas, make("span", {}, name), make("span", {}, value));
-    });
-    const next = answer.next.length ? make("p", { class: "tokens", id: "next" }, `${t("next_tokens")}: `, answer.next.map((/** @type {any} */ n) => make("span", { class: "token" }, `${JSON.stringify(n.text)} ${(100 * n.p).toFixed(1)} %  `))) : null;
-    grid.replaceChildren(make("section", { class: "card" },
-      make("div", { class: "controls" }, field(t("sort_by"), orders.map((name) => [name, t("order_" + name)]), state.order, (v) => { state.order = v; draw_grid(); }, { id: "order" })),
-      next, make("div", { class: "grid-heads" }, tiles)));
-    grid.dataset.ready = String(answer.heads.length);
+    const rows = run.answer.heads[0]?.rows ?? 0, tokens = (run.answer.target.length && run.answer.heads[0]?.kind !== "encoder" ? run.answer.target : run.answer.texts).length;
+    const how = { order: state.order, off: off(), open };
+    const beside = second && state.beside;
+    const columns = [make("div", {}, beside ? make("h3", {}, run.answer.model) : null, head_grid(run, { ...how, toggle }))];
+    if (second && beside) columns.push(make("div", {}, make("h3", {}, second.answer.model), head_grid(second, { ...how, off: [] })));
+    const next = [next_tokens(run, second && !beside ? `${t("next_tokens")}: ${t("heads_off")}` : `${t("next_tokens")}${beside ? ": " + run.answer.model : ""}`),
+      second ? next_tokens(second, `${t("next_tokens")}: ${beside ? second.answer.model : t("heads_on")}`) : null];
+    grid.replaceChildren(make("section", { class: "card" }, make("div", { class: "beside", id: "next" }, next)), make("section", { class: "card" },
+      make("div", { class: "controls" }, field(t("sort_by"), orders.map((name) => [name, t("order_" + name)]), state.order, (v) => { state.order = v; draw_grid(); }, { id: "order" }),
+        state.off ? make("button", { type: "button", id: "all-on", onclick: () => { state.off = ""; look(); } }, t("all_on")) : null),
+      rows < tokens ? make("p", { class: "quiet", id: "sampled" }, `${t("from_rows")} ${rows} / ${tokens}`) : null,
+      make("div", { class: "beside" }, columns)));
+    grid.dataset.ready = String(run.answer.heads.length);
   }
 
   async function look() {
     delete grid.dataset.ready;
     keep(state);
+    grid.setAttribute("aria-busy", "true");
     try {
-      answer = await ask("/api/look", { prompt: state.prompt });
+      const first = new Run({ prompt: state.prompt, off: off().map(place_of) });
+      const beside = state.beside && model.models.length > 1;
+      const also = beside ? new Run({ prompt: state.prompt, model: 1 }) : state.off ? new Run({ prompt: state.prompt }) : null;
+      await first.look();
+      if (also) await also.look();
+      [run, second] = [first, also];
       draw_grid();
-      draw_head();
+      if (run.answer.next.length) await lens_view(lens, run, state, () => keep(state));
+      await draw_head();
     } catch (error) { fail(error); }
+    grid.removeAttribute("aria-busy");
   }
 
   async function go_on(/** @type {boolean} */ text) {
@@ -118,15 +131,16 @@ export function heads(main, settings, keep) {
   }
 
   async function begin() {
-    const model = await ask("/api/model");
+    model = await ask("/api/model");
     if (!model.model) return controls.replaceChildren(make("p", {}, t("look_no_model")), make("code", {}, "heed serve FOLDER"));
-    const box = make("textarea", { id: "prompt", rows: 3, cols: 70, maxlength: 100000, "aria-label": t("prompt"), oninput: () => { state.prompt = box.value; } });
+    const box = make("textarea", { id: "prompt", rows: 3, cols: 70, maxlength: 1000000, "aria-label": t("prompt"), oninput: () => { state.prompt = box.value; } });
     box.value = state.prompt;
     controls.replaceChildren(
-      make("p", { class: "quiet" }, `${t("model")}: ${model.model}. `, model.text ? t("prompt_text") : t("prompt_ids")), box,
+      make("p", { class: "quiet" }, `${t("model")}: ${model.models.join(" · ")}. `, model.text ? t("prompt_text") : t("prompt_ids")), box,
       make("div", { class: "controls" },
         make("button", { type: "button", class: "main", id: "look", onclick: look }, t("look_button")),
         model.generates ? make("button", { type: "button", id: "go-on", onclick: () => go_on(model.text) }, t("go_on")) : null,
+        model.models.length > 1 ? field(t("side_by_side"), "tick", Boolean(state.beside), (v) => { state.beside = v || null; if (run) look(); }, { id: "beside" }) : null,
         field(t("tokens"), "number", state.tokens, (v) => { state.tokens = v; keep(state); }, { min: 1, max: 512 }),
         field(t("temperature"), "number", state.temperature, (v) => { state.temperature = v; keep(state); }, { min: 0, max: 5, step: 0.1 })));
   }

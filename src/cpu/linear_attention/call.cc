@@ -1,5 +1,6 @@
-#include "cpu/linear_attention/call.h"
+#include "cpu/linear_attention/gated_call.h"
 
+#include <cmath>
 #include <span>
 
 namespace heed::cpu {
@@ -133,6 +134,50 @@ bool state_in_place(const LinearCall& call, std::int64_t lanes) {
     const Tensor4& to = call.final_s;
     return from.data != nullptr && from.data == to.data && from.dtype == DType::f32 && to.dtype == DType::f32 &&
            from.column == 1 && call.value_size % lanes == 0;
+}
+
+GatedCall make_gated_call(const LinearAttentionProblem& p) {
+    GatedCall call{make_linear_call(p), {}, {}, {}, {}};
+    const bool few = p.options.form == LinearForm::recurrent;
+    call.chunk = few ? 1 : std::min({call.chunk, most_gated_chunk, std::max<std::int64_t>(p.keys, 1)});
+    call.log_decay = tensor4(p.options.log_decay);
+    call.beta = tensor4(p.options.beta);
+    call.dlog_decay = tensor4(p.gradients.dlog_decay);
+    call.dbeta = tensor4(p.gradients.dbeta);
+    call.each_row = p.options.log_decay && p.options.log_decay.rank() == 4;
+    call.delta = p.options.rule == UpdateRule::delta;
+    return call;
+}
+
+namespace {
+
+std::int64_t gate_offset(const Tensor4& gate, std::int64_t b, std::int64_t n, std::int64_t t) {
+    return b * gate.b + n * gate.h + t * gate.row;
+}
+
+}  // namespace
+
+void fill_gates(const GatedCall& call, std::int64_t b, std::int64_t n, std::int64_t begin, std::int64_t count,
+                float* decay, float* beta) {
+    const Tensor4& g = call.log_decay;
+    for (std::int64_t i = 0; i < count && !call.each_row; ++i) {
+        decay[i] = static_cast<float>(g.data == nullptr
+                                          ? call.problem->decay(n)
+                                          : std::exp(read_number(g.dtype, g.data, gate_offset(g, b, n, begin + i))));
+    }
+    const Tensor4& w = call.beta;
+    for (std::int64_t i = 0; i < count; ++i) {
+        beta[i] = w.data == nullptr ? 1.0F
+                                    : static_cast<float>(read_number(w.dtype, w.data, gate_offset(w, b, n, begin + i)));
+    }
+}
+
+void put_gates(const Tensor4& to, std::int64_t b, std::int64_t n, std::int64_t begin, std::int64_t count,
+               const float* values) {
+    for (std::int64_t i = 0; i < count; ++i) {
+        write_number(to.dtype, to.data, gate_offset(to, b, n, begin + i),
+                     values == nullptr ? 0 : static_cast<double>(values[i]));
+    }
 }
 
 }  // namespace heed::cpu

@@ -1,4 +1,5 @@
 // Linear attention with a decay per token, and the delta rule.
+#include "cpu/instruction_sets.h"
 #include "unit/ops/gated_linear_attention_testing.h"
 
 namespace heed {
@@ -135,6 +136,95 @@ TEST(GatedLinearAttention, GradientsAreFiniteDifferences) {
             check(g.in.s, exact.ds, "initial s");
             if (gating.decays) { check(g.log_decay, exact.dlog_decay, "log_decay"); }
             if (gating.rule == UpdateRule::delta) { check(g.beta, exact.dbeta, "beta"); }
+        }
+    }
+}
+
+/// Kernels that a context can be made to use, the reference among them.
+std::vector<std::string> kernels() {
+    std::vector<std::string> names = {"reference"};
+    for (const cpu::InstructionSet& set : cpu::instruction_sets()) {
+        if (set.missing == nullptr) { names.push_back("cpu-" + std::string(set.name)); }
+    }
+    return names;
+}
+
+TEST(GatedLinearAttention, EveryKernelEqualsTheReference) {
+    Context context(1);
+    for (const Gating& gating : gatings()) {
+        if (gating.each_column) { continue; }
+        for (const double strongest : {2.0, 40.0}) {
+            Gating strong = gating;
+            strong.strongest = strongest;
+            const Sizes size{.B = 1, .H = 4, .G = 2, .T = 149, .S = 149, .D = 18, .E = 37, .N = 2, .F = 18};
+            const GatedInputs g(size, strong);
+            const LinearAttentionOptions options{.feature = FeatureMap::identity, .normalise = false, .scale = 0.5};
+            const GatedResults expected = run(context, g, options);
+            const GatedInputs narrow = g.as(DType::f32);
+            for (const std::string& kernel : kernels()) {
+                Context forced(1);
+                forced.set_kernel(kernel);
+                for (const std::int64_t chunk : {0, 1, 17, 64}) {
+                    LinearAttentionOptions own = options;
+                    own.chunk = chunk;
+                    expect_near(run(forced, narrow, own), expected, 1e-5,
+                                kernel + ", " + gating.name() + ", chunk " + std::to_string(chunk));
+                }
+            }
+        }
+    }
+}
+
+TEST(GatedLinearAttention, SameBitsForAnyNumberOfThreads) {
+    const Sizes size{.B = 2, .H = 6, .G = 3, .T = 300, .S = 300, .D = 32, .E = 32, .N = 3, .F = 32};
+    for (const Gating& gating : gatings()) {
+        const GatedInputs g = GatedInputs(size, gating).as(DType::f32);
+        const LinearAttentionOptions options{.feature = FeatureMap::identity, .normalise = false};
+        Context one(1);
+        const GatedResults expected = run(one, g, options);
+        Context several(5);
+        const GatedResults got = run(several, g, options);
+        const auto a = got.all();
+        const auto b = expected.all();
+        for (std::size_t n = 0; n < a.size(); ++n) {
+            EXPECT_TRUE(same_bits(*a[n].second, *b[n].second)) << a[n].first << ", " << gating.name();
+        }
+    }
+}
+
+TEST(GatedLinearAttention, HalfPrecisionInputs) {
+    Context context(1);
+    const Sizes size{.B = 1, .H = 2, .G = 2, .T = 70, .S = 70, .D = 16, .E = 16, .N = 2, .F = 16};
+    for (const DType dtype : {DType::bf16, DType::f16}) {
+        for (const Gating& gating : gatings()) {
+            const GatedInputs narrow = GatedInputs(size, gating).as(dtype);
+            GatedInputs wide(size, gating);  // the rounded numbers
+            wide.in = narrow.in.as(DType::f64);
+            wide.log_decay = narrow.log_decay.to(DType::f64);
+            wide.beta = narrow.beta.to(DType::f64);
+            const LinearAttentionOptions options{.feature = FeatureMap::identity, .normalise = false};
+            expect_near(run(context, narrow, options), run(context, wide, options), 1e-5, gating.name());
+        }
+    }
+}
+
+TEST(GatedLinearAttention, NothingReachesAnEarlierRow) {
+    Context context(1);
+    const std::int64_t bad = 37;
+    for (const Gating& gating : gatings()) {
+        const Sizes size{.B = 1, .H = 2, .G = 2, .T = 90, .S = 90, .D = 16, .E = 16, .N = 2, .F = 16};
+        const LinearAttentionOptions options{.feature = FeatureMap::identity, .normalise = false};
+        for (const double poison : {std::numeric_limits<double>::quiet_NaN(), 1e30}) {
+            GatedInputs g = GatedInputs(size, gating).as(DType::f32);
+            Tensor clean(DType::f32, g.in.dout.shape()), got(DType::f32, g.in.dout.shape());
+            linear_attend(context, g.in.q, g.in.k, g.in.v, clean, g.options(options));
+            for (Tensor* x : {&g.in.k, &g.in.v}) {
+                const std::int64_t row = x->shape()[3];
+                for (std::int64_t c = 0; c < row; ++c) { x->as<float>()[bad * row + c] = static_cast<float>(poison); }
+            }
+            linear_attend(context, g.in.q, g.in.k, g.in.v, got, g.options(options));
+            const auto before = [&](const Tensor& x) { return Tensor::copy_of(View(x).slice(2, 0, bad)); };
+            EXPECT_TRUE(same_bits(before(got), before(clean))) << gating.name();
         }
     }
 }

@@ -1,5 +1,10 @@
 /// Weights, statistics and maps against brute force over the whole weight matrix.
 
+#include <mutex>
+#include <set>
+#include <stdexcept>
+#include <tuple>
+
 #include "unit/ops/attention_call.h"
 
 namespace heed::testing {
@@ -76,6 +81,38 @@ TEST_P(Inspect, ChosenWeightsAreThoseOfTheWhole) {
             }
         }
     }
+}
+
+TEST_P(Inspect, VisitedRowsAreThoseOfTheWhole) {
+    Rich rich(this->call(rich_sizes));
+    const Tensor whole = rich.call.weights(context);
+    const AttentionSelection selection{.batches = {1, 0}, .heads = {3, 1}, .rows = {39, 0, 20, 34, 35}};
+    std::mutex mutex;
+    std::set<std::tuple<std::int64_t, std::int64_t, std::int64_t>> seen;
+    const auto visit = [&](const AttentionRows& part) {
+        const std::lock_guard lock(mutex);
+        for (std::size_t n = 0; n < part.rows.size(); ++n) {
+            EXPECT_TRUE(seen.emplace(part.batch, part.head, part.rows[n]).second);
+            for (std::int64_t j = 0; j < part.keys; ++j) {
+                const float w = part.weights[static_cast<std::int64_t>(n) * part.stride + j];
+                ASSERT_NEAR(w, number(whole, part.batch, part.head, part.rows[n], j), 1e-6 + tolerance());
+            }
+        }
+    };
+    visit_attention_weights(context, rich.call.q, rich.call.k, visit, selection, rich.call.options);
+    EXPECT_EQ(seen.size(), 2U * 2U * 5U);
+    seen.clear();
+    visit_attention_weights(context, rich.call.q, rich.call.k, visit, {}, rich.call.options);
+    EXPECT_EQ(seen.size(), 2U * 4U * 40U);
+}
+
+TEST(InspectErrors, AVisitorIsNeededAndItsExceptionsComeThrough) {
+    Context context(2);
+    const Tensor q(DType::f32, {1, 2, 64, 4});
+    EXPECT_THROW(visit_attention_weights(context, q, q, {}), Error);
+    EXPECT_THROW(visit_attention_weights(context, q, q, [](const AttentionRows&) { throw std::runtime_error("no"); }),
+                 std::runtime_error);
+    EXPECT_THROW(visit_attention_weights(context, q, q, [](const AttentionRows&) {}, {.rows = {64}}), Error);
 }
 
 TEST_P(Inspect, StatisticsAreThoseOfTheWeights) {
@@ -218,6 +255,60 @@ TEST(InspectErrors, NameTheArgument) {
               "[attention_map] selection.rows: expected an empty list, got a list of rows");
     EXPECT_EQ(message([&] { attention_map(context, call.q, call.k, wrong, Pooling::mean); }),
               "[attention_map] map: expected 4 axes [batches, heads, rows, columns], got [2, 4, 7]");
+}
+
+TEST(InspectScores, OfEveryStageLeadToTheWeights) {
+    Context context(2);
+    const std::int64_t T = 5, S = 7, D = 4;
+    Tensor q(DType::f64, {2, 4, T, D}), k(DType::f64, {2, 2, S, D}), bias(DType::f64, {1, 4, T, S});
+    for (Tensor* x : {&q, &k, &bias}) {
+        for (std::int64_t n = 0; n < x->elements(); ++n) {
+            x->as<double>()[n] = std::sin(static_cast<double>(n * n % 101)) * 2;
+        }
+    }
+    const std::vector<double> slopes = {0.5, 0.25, 0.125, 0.0625};
+    AttentionOptions options;
+    options.causal = true;
+    options.softcap = 3;
+    options.bias = bias;
+    options.alibi_slopes = View(slopes.data(), {4});
+    const auto scores = [&](ScoreStage stage, const AttentionOptions& by, const AttentionSelection& chosen = {}) {
+        const std::int64_t rows = chosen.rows.empty() ? T : static_cast<std::int64_t>(chosen.rows.size());
+        Tensor result(DType::f64, {2, 4, rows, S});
+        attention_scores(context, q, k, result, stage, chosen, by);
+        return result;
+    };
+    const Tensor product = scores(ScoreStage::product, options), capped = scores(ScoreStage::capped, options);
+    const Tensor biased = scores(ScoreStage::biased, options), weight = scores(ScoreStage::weight, options);
+    for (std::int64_t b = 0; b < 2; ++b) {
+        for (std::int64_t h = 0; h < 4; ++h) {
+            for (std::int64_t i = 0; i < T; ++i) {
+                double sum = 0;
+                const std::int64_t at = ((b * 4 + h) * T + i) * S;
+                for (std::int64_t j = 0; j < S; ++j) { sum += std::exp(biased.as<double>()[at + j]); }
+                for (std::int64_t j = 0; j < S; ++j) {
+                    double dot = 0;
+                    for (std::int64_t c = 0; c < D; ++c) {
+                        dot += q.as<double>()[((b * 4 + h) * T + i) * D + c] *
+                               k.as<double>()[((b * 2 + h / 2) * S + j) * D + c];
+                    }
+                    EXPECT_NEAR(product.as<double>()[at + j], dot / 2, 1e-13);
+                    EXPECT_NEAR(capped.as<double>()[at + j], 3 * std::tanh(dot / 6), 1e-13);
+                    EXPECT_EQ(std::isinf(biased.as<double>()[at + j]), j > i + S - T);
+                    EXPECT_NEAR(weight.as<double>()[at + j], std::exp(biased.as<double>()[at + j]) / sum, 1e-13);
+                }
+            }
+        }
+    }
+    // Chosen rows, and lengths: what is not read is 0, or hidden.
+    const std::vector<std::int64_t> lengths = {3, 7};
+    AttentionOptions shorter;
+    shorter.key_lengths = View(lengths.data(), {2});
+    const Tensor some = scores(ScoreStage::product, shorter, {.rows = {4, 1}});
+    EXPECT_EQ(some.as<double>()[0], product.as<double>()[4 * S]);
+    EXPECT_EQ(some.as<double>()[S], product.as<double>()[S]);
+    EXPECT_EQ(some.as<double>()[3], 0);
+    EXPECT_EQ(scores(ScoreStage::biased, shorter).as<double>()[3], -std::numeric_limits<double>::infinity());
 }
 
 }  // namespace

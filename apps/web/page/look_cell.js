@@ -1,0 +1,37 @@
+// @ts-check
+// One weight, taken apart: the steps of attention with this pair's numbers.
+import { make, show } from "./dom.js";
+import { products_chart, profile_chart } from "./look_draw.js";
+import { t } from "./text.js";
+
+/** The largest products, and the sum of the rest. @param {number[]} products */
+function largest(products) {
+  const shown = 6;
+  const order = products.map((p, d) => ({ p, d })).sort((a, b) => Math.abs(b.p) - Math.abs(a.p));
+  const rest = order.slice(shown).reduce((sum, x) => sum + x.p, 0);
+  const list = order.slice(0, shown).map((x) => `${show(x.p)} (${x.d + 1})`);
+  return list.join(" + ") + (order.length > shown ? ` + ${show(rest)} (${t("other_dimensions")})` : "");
+}
+
+/**
+ * @param {HTMLElement} place
+ * @param {any} c  the answer of /api/look/cell
+ * @param {string} suffix  of ids
+ */
+export function cell_view(place, c, suffix) {
+  const p = c.parts;
+  const step = (/** @type {string} */ name, /** @type {string} */ text) => make("li", {}, make("b", {}, name), " ", make("span", { class: "formula" }, text));
+  const steps = [step("q · k", `${largest(p.products)} = ${show(p.dot)}`), step(t("scale"), `${show(p.scale)} × ${show(p.dot)} = ${show(p.scaled)}`)];
+  if (p.softcap > 0) steps.push(step(t("softcap"), `${show(p.softcap)} tanh(${show(p.scaled)} / ${show(p.softcap)}) = ${show(p.capped)}`));
+  if (p.relative !== 0) steps.push(step(t("relative_bias"), `${show(p.capped)} + ${show(p.relative)} = ${show(p.capped + p.relative)}`));
+  if (p.alibi !== 0) steps.push(step("ALiBi", `${show(p.capped + p.relative)} ${show(p.alibi)} = ${show(p.score)}`));
+  steps.push(step(t("mask"), p.hidden_by ? `${t("hidden_by_" + p.hidden_by)} → −∞` : t("visible")));
+  if (!p.hidden_by) steps.push(step("softmax", `e^${show(p.score)} / e^${show(p.log_sum)} = ${show(p.weight)}`));
+  if (c.sink !== null) steps.push(step(t("sink"), show(c.sink)));
+  place.replaceChildren(
+    make("h3", {}, `${JSON.stringify(c.row_text)} (${c.row + 1}) → ${JSON.stringify(c.column_text)} (${c.column + 1})`),
+    make("p", {}, `${t("weight")}: `, make("b", { id: "weight" + suffix, "data-value": c.weight, "data-parts": p.weight }, show(c.weight)), ` · ${t("rank")} ${c.rank} / ${c.seen} · ${t("order_entropy")} ${show(c.row_entropy)}`),
+    make("ol", { class: "steps" }, steps),
+    make("p", { class: "quiet" }, t("products_text")), products_chart(p.products, t("products_text")),
+    profile_chart(c.row_profile, t("row_sees"), c.column), profile_chart(c.column_profile, t("column_seen"), c.row));
+}
