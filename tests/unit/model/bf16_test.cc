@@ -38,7 +38,7 @@ std::vector<Bf16Case> bf16_cases() {
         {"linear", small_decoder(R"("heads": 4, "core": "linear")", plain, rope)},
         {"infini", small_decoder(R"("heads": 4, "core": "infini", "segment": 4)", plain, rope)},
         {"experts", small_decoder(heads, R"("gated": true, "experts": {"routed": 4, "active": 4, "size": 16})", rope)},
-        {"encoder_decoder", R"({"model_type": "heed", "kind": "encoder-decoder", "vocab": 29, "d_model": 32,
+        {"encoder_decoder", R"({"model_type": "heed", "kind": "encoder_decoder", "vocab": 29, "d_model": 32,
             "decoder_start": 1,
             "encoder": {"layers": 1, "attention": {"heads": 4}, "positions": {"kind": "sinusoidal"}},
             "decoder": {"layers": 1, "attention": {"heads": 4}, "positions": {"kind": "sinusoidal"}}})"},
