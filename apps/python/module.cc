@@ -21,6 +21,7 @@ NB_MODULE(_core, m) {
     bind_random(m);
     bind_safetensors(m);
     bind_model(m);
+    bind_train(m);
     bind_generate(m);
     bind_sizes(m);
     bind_tokenizer(m);

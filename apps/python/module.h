@@ -26,6 +26,7 @@ void bind_rotary(nb::module_& m);
 void bind_random(nb::module_& m);
 void bind_safetensors(nb::module_& m);
 void bind_model(nb::module_& m);
+void bind_train(nb::module_& m);
 void bind_sizes(nb::module_& m);
 void bind_tokenizer(nb::module_& m);
 void bind_walkthrough(nb::module_& m);

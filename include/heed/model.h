@@ -56,6 +56,9 @@ struct SaveOptions {
 struct RandomOptions {
     std::uint64_t seed = 0;
     DType dtype = DType::f32;
+    /// Standard deviation of a matrix's numbers times the root of its inputs, and of a table's times the root of
+    /// d_model. 0: 0.4 for matrices and 0.02 for tables, as large models have it.
+    double spread = 0;
 };
 
 /// Ids are i64 or i32, masks any integer or boolean type, 1 where there is a token. All are [B,T]; positions may be
@@ -65,6 +68,10 @@ struct ForwardInputs {
     View attention_mask{};
     View position_ids{};
     View token_type_ids{};
+    /// i64 or i32 [N+1]: input_ids is [1,T], and sequence n is its tokens cu_seqlens[n] up to cu_seqlens[n+1]. No
+    /// sequence sees another, and each has positions of its own: what comes out is what each alone would give. Without
+    /// mask and positions, for models with one stack.
+    View cu_seqlens{};
     /// Encoder-decoder only, and needed there.
     View decoder_input_ids{};
     View decoder_attention_mask{};

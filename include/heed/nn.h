@@ -118,6 +118,15 @@ struct HEED_API AttentionInputs {
     std::size_t bytes() const;
 };
 
+/// Sequences that lie end to end in one row of T tokens and do not see one another. All absent where there is but one
+/// to a row.
+struct PackedRows {
+    View cu_seqlens{};  ///< i64 [N+1]: sequence n is tokens cu_seqlens[n] up to cu_seqlens[n+1]
+    View padded{};      ///< i64 [N,L]: the token at each place of a padded batch, any where there is none
+    View lengths{};     ///< i64 [N]
+    View places{};      ///< i64 [1,T]: where a token lies in that batch
+};
+
 /// What attention needs to know besides its input.
 struct AttentionCall {
     bool causal = false;
@@ -125,6 +134,7 @@ struct AttentionCall {
     std::int64_t length = 0;  ///< longest position + 1: for RoPE that depends on it
     View allow{};             ///< [B,1,1,S]: keys that are there
     View lengths{};           ///< [B] i64: the same where what is missing is at the end; linear attention needs it
+    PackedRows packed{};      ///< of self-attention without caches
     View alibi{};             ///< [H] f64: slopes
     View alibi_positions{};   ///< [B,T] i64: where they are not 0, 1, ...
     Value bias{};             ///< relative bias [1,H,T,S] or [B,H,T,S]

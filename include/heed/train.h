@@ -83,6 +83,7 @@ struct TrainOptions {
     DType dtype = DType::f32;
     bool recompute = false;
     std::uint64_t seed = 1;
+    double spread = 0;                    ///< of fresh weights: RandomOptions::spread
     std::int64_t validate_every = 0;      ///< steps; 0: a tenth of all
     std::int64_t validation_batches = 8;  ///< of `batch` sequences
     std::int64_t save_every = 0;          ///< steps; 0: as validate_every
@@ -95,6 +96,9 @@ struct DataConfig {
     std::filesystem::path lines = {};       ///< JSON lines with "text", or "source" and "target"
     std::filesystem::path token_file = {};  ///< u16 little-endian ids, end to end
     std::filesystem::path tokenizer = {};   ///< tokenizer.json; absent: bytes
+    /// Lines for a decoder: end to end, `batch` times `tokens` tokens a step without padding; no document sees another.
+    /// One that is longer than `tokens`, or does not fit into the step, goes on as a sequence of its own.
+    bool packed = false;
     std::filesystem::path validation = {};  ///< of the same form; absent: the last `validation_share`
     double validation_share = 0.1;
 };
@@ -109,6 +113,8 @@ struct TrainConfig {
 /// text is not trusted; what is wrong is an Error that names the key. Paths are as given.
 HEED_API TrainConfig read_train_config(std::string_view json);
 HEED_API std::string write_train_config(const TrainConfig& config);
+/// The "train" part alone.
+HEED_API TrainOptions read_train_options(std::string_view json);
 
 /// A small model and settings that learn a built-in task within a minute on two cores.
 HEED_API TrainConfig task_config(std::string_view task);
@@ -128,7 +134,8 @@ struct TrainBatch {
     Tensor input_ids{};        ///< i64 [B,T]
     Tensor attention_mask{};   ///< u8 [B,T]; absent: every token is there
     Tensor labels{};           ///< i64 [B,T], or [B,U] of an encoder-decoder; -100: not asked for
-    std::int64_t targets = 0;  ///< labels that count
+    std::int64_t targets = 0;  ///< labels that count; 0: counted
+    Tensor cu_seqlens{};       ///< i64 [N+1]: N sequences end to end, B is 1; absent: a sequence a row
 };
 
 /// Batches by number: the same number gives the same batch.
@@ -163,6 +170,37 @@ struct Score {
     std::int64_t sequences = 0;
 };
 
+/// A model and its optimiser: steps on batches of one's own. The weights are the model's, f32 or rounded to the type
+/// that is computed with. Of the options what speaks of data (batch, tokens, mask_share) and of when to look is not
+/// read.
+class HEED_API Learner {
+public:
+    Learner(Context& context, const Model& model, const TrainOptions& options);
+    ~Learner();
+    Learner(const Learner&) = delete;
+    Learner& operator=(const Learner&) = delete;
+
+    const Model& model() const;
+    const TrainOptions& options() const;
+    /// Steps done, skipped ones among them.
+    std::int64_t steps() const;
+    std::int64_t skipped() const;
+
+    StepReport step(const TrainBatch& batch);
+
+    /// Weights, moments and counts in one file, which replaces the old one whole or not at all.
+    void save(const std::filesystem::path& file, std::string_view belongs_to = {}) const;
+    /// Takes them up again. Error where the file belongs to something else.
+    void resume(const std::filesystem::path& file, std::string_view belongs_to = {});
+    /// The most bytes that activations took at once since the last call.
+    std::size_t peak_bytes();
+
+private:
+    struct State;
+    std::unique_ptr<State> state_;
+};
+
+/// A learner with data.
 class HEED_API Trainer {
 public:
     /// A fresh model from the configuration and the seed.

@@ -14,12 +14,32 @@ struct Inputs {
     Tensor mask, positions, token_types;
     Ids decoder_ids;
     Tensor decoder_mask;
+    std::shared_ptr<const PackedSequences> packed;
 };
+
+std::shared_ptr<const PackedSequences> packed_inputs(const ModelConfig& c, const ForwardInputs& in, const Shape& ids) {
+    if (!in.cu_seqlens) { return nullptr; }
+    const auto none = [](const char* argument, bool given) {
+        if (given) {
+            throw Error("[forward] " + std::string(argument) +
+                        ": expected none where sequences are packed (cu_seqlens), got some");
+        }
+    };
+    none("attention_mask", static_cast<bool>(in.attention_mask));
+    none("position_ids", static_cast<bool>(in.position_ids));
+    if (c.kind == ModelKind::encoder_decoder) {
+        throw Error("[forward] cu_seqlens: expected none for a model with encoder and decoder, got some");
+    }
+    const std::int64_t padding = c.first().positions.skip_padding;  // RoBERTa's positions count from behind it
+    return std::make_shared<PackedSequences>(
+        read_packed(in.cu_seqlens, ids[0], ids[1], padding >= 0 ? padding + 1 : 0));
+}
 
 Inputs read_inputs(const ModelConfig& c, const ForwardInputs& in) {
     Inputs r;
     r.ids = read_ids("input_ids", in.input_ids, c.vocab);
     if (r.ids.elements() == 0) { throw Error("[forward] input_ids: expected at least one token, got none"); }
+    r.packed = packed_inputs(c, in, r.ids.shape());
     r.mask = read_mask("attention_mask", in.attention_mask, r.ids.shape());
     if (in.position_ids) {
         r.positions = read_ids("position_ids", in.position_ids, std::int64_t{1} << 40);
@@ -64,6 +84,7 @@ StackRun first_stack(const ModelState& m, const TapeForward& options, const Inpu
     run.mask = seen(in.mask);
     run.positions = seen(in.positions);
     run.token_types = seen(in.token_types);
+    run.packed = in.packed;
     return run;
 }
 
@@ -117,6 +138,14 @@ DType activation_type(const ModelState& m, DType asked) {
     const auto& list = m.parameters.list();
     const bool f64 = std::ranges::any_of(list, [](const Parameter& p) { return p.value.dtype() == DType::f64; });
     return f64 ? DType::f64 : asked;
+}
+
+/// [B,1,d] of [B,T,d], or [N,1,d] of N packed sequences.
+Value first_tokens(Tape& tape, const Value& x, const Inputs& in) {
+    if (!in.packed) { return x.slice(1, 0, 1); }
+    const std::int64_t count = in.packed->lengths.elements();
+    const View starts(in.packed->cu_seqlens.as<std::int64_t>(), {count, 1});
+    return embedding(tape, starts, x.reshape({x.extent(1), x.extent(2)}), {.dtype = x.dtype()});
 }
 
 Tensor copied(Context& context, const Value& value) {
@@ -220,9 +249,9 @@ ForwardResult Model::forward(Context& context, const ForwardInputs& inputs, cons
         result.last_hidden_state = copied(context, last);
     }
     if (state_->graph.pooler) {
-        const Value first = last.slice(1, 0, 1);
+        const Value first = first_tokens(tape, last, in);
         result.pooled = copied(
-            context, state_->graph.pooler(tape, first, Activation::tanh).reshape({last.extent(0), last.extent(2)}));
+            context, state_->graph.pooler(tape, first, Activation::tanh).reshape({first.extent(0), first.extent(2)}));
     }
     return result;
 }

@@ -40,7 +40,9 @@ public:
         : options_(options), parameters_(parameters) {
         const auto layers = static_cast<double>(config.encoder.layers.size() + config.decoder.layers.size());
         residual_ = 1 / std::sqrt(2 * layers);
-        embedding_ = config.embedding_scale > 1 ? 1 / config.embedding_scale : 0.02;
+        matrix_ = options.spread > 0 ? options.spread : 0.4;
+        const double wide = options.spread / std::sqrt(static_cast<double>(config.d_model));
+        embedding_ = config.embedding_scale > 1 ? 1 / config.embedding_scale : options.spread > 0 ? wide : 0.02;
     }
 
     Parameter* take(const ParameterSpec& spec) override {
@@ -69,9 +71,9 @@ private:
             case Init::matrix:
             case Init::residual_matrix: break;
         }
-        // 0.02 at the width where that is customary, wider where there are fewer inputs.
+        // By default 0.02 at the width where that is customary, wider where there are fewer inputs.
         const auto inputs = static_cast<double>(spec.shape[spec.shape.rank() - 1]);
-        return 0.4 / std::sqrt(inputs) * (spec.init == Init::residual_matrix ? residual_ : 1);
+        return matrix_ / std::sqrt(inputs) * (spec.init == Init::residual_matrix ? residual_ : 1);
     }
 
     /// Box and Muller's, from the generator that dropout uses: numbers are a function of seed, parameter and place.
@@ -94,6 +96,7 @@ private:
     RandomOptions options_;
     Parameters& parameters_;
     double residual_ = 1;
+    double matrix_ = 0.4;
     double embedding_ = 0.02;
 };
 
@@ -103,6 +106,9 @@ Model Model::random(const ModelConfig& config, const RandomOptions& options) {
     if (!is_floating(options.dtype)) {
         throw Error("[Model::random] dtype: expected f32, bf16, f16 or f64, got " +
                     std::string(name_of(options.dtype)));
+    }
+    if (!(options.spread >= 0 && options.spread <= 100)) {
+        throw Error("[Model::random] spread: expected 0 to 100, got " + std::to_string(options.spread));
     }
     auto state = std::make_shared<ModelState>();
     state->config = checked(config);

@@ -211,6 +211,7 @@ Value run_stack(Tape& tape, const StackRun& run) {
     const std::int64_t tokens = run.ids.extent(1);
     Tensor made;
     View positions = run.positions;
+    if (!positions && run.packed) { positions = run.packed->positions.view(); }
     if (!positions) {
         made = p.skip_padding >= 0 ? positions_without_padding(run.ids, p.skip_padding) : counted(tokens);
         positions = made.view();
@@ -235,6 +236,10 @@ Value run_stack(Tape& tape, const StackRun& run) {
     self.length = longest(keep->positions.view());
     self.kernel = run.options.kernel;
     self.dropout = run.options.dropout;
+    if (run.packed) {
+        tape.keep(run.packed);
+        self.packed = run.packed->rows();
+    }
     if (run.mask) {
         keep->mask = Tensor::copy_of(run.mask);
         self.allow = as_keys(keep->mask.view());
@@ -251,7 +256,8 @@ Value run_stack(Tape& tape, const StackRun& run) {
     }
     Value relative;
     if (p.kind == PositionKind::relative) {
-        relative = relative_bias(tape, run.stack.relative.on(tape), tokens, tokens, {.buckets = p.buckets});
+        const std::int64_t reach = run.packed ? run.packed->longest : tokens;
+        relative = relative_bias(tape, run.stack.relative.on(tape), reach, reach, {.buckets = p.buckets});
     }
     std::shared_ptr<const Tensor> kept_bias;
     if (relative && run.inputs != nullptr) {

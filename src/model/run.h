@@ -4,6 +4,7 @@
 #include <heed/model.h>
 
 #include "model/model_state.h"
+#include "model/packed.h"
 
 namespace heed {
 
@@ -20,12 +21,13 @@ struct StackRun {
     const StackConfig& config;
     const Stack& stack;
     const TapeForward& options;
-    View ids{};          ///< i64 [B,T]
-    View mask{};         ///< u8 [B,T]; absent: all there
-    View positions{};    ///< i64 [B,T] or [1,T]; absent: counted
-    View token_types{};  ///< i64 [B,T]; absent: 0
-    Value memory{};      ///< of the encoder
-    View memory_mask{};  ///< u8 [B,S]
+    View ids{};                                       ///< i64 [B,T]
+    View mask{};                                      ///< u8 [B,T]; absent: all there
+    View positions{};                                 ///< i64 [B,T] or [1,T]; absent: counted
+    View token_types{};                               ///< i64 [B,T]; absent: 0
+    std::shared_ptr<const PackedSequences> packed{};  ///< absent: a sequence a row
+    Value memory{};                                   ///< of the encoder
+    View memory_mask{};                               ///< u8 [B,S]
     std::vector<Tensor>* hidden = nullptr;
     std::vector<Tensor>* attention = nullptr;
     std::vector<Tensor>* cross = nullptr;

@@ -43,6 +43,7 @@ AttentionOptions options_of(const AttentionLayer& layer, const AttentionCall& ca
         if (call.causal) { o.window.right = -1; }
         o.alibi_slopes = call.alibi;
         if (call.alibi_positions) { o.query_positions = o.key_positions = call.alibi_positions; }
+        o.cu_seqlens_q = o.cu_seqlens_k = call.packed.cu_seqlens;
     }
     o.allow = call.allow;
     o.dropout = {.p = call.dropout.attention,
@@ -215,7 +216,9 @@ Value latent_attention(Tape& tape, const AttentionLayer& layer, const Value& x, 
     }
     const AttentionLearned learned{.bias = call.bias, .sinks = wide(tape, layer.sinks.on(tape))};
     AttentionOptions options = options_of(layer, call);
-    const Value up_key = layer.up_key.on(tape), up_value = layer.up_value.on(tape);
+    // mla_attend wants one type: that of the activations.
+    const Value up_key = convert(tape, layer.up_key.on(tape), x.dtype());
+    const Value up_value = convert(tape, layer.up_value.on(tape), x.dtype());
     if (call.caches == nullptr) {
         if (captures(call)) { capture(tape, q, expanded_keys(tape, latent, rotary, up_key), options, learned, call); }
         return joined(layer, tape, call, mla_attend(tape, q, latent, rotary, up_key, up_value, options, learned));
@@ -229,15 +232,8 @@ Value latent_attention(Tape& tape, const AttentionLayer& layer, const Value& x, 
                 rows.slice(3, r, r + p).view());
     }
     const Value out = tape.empty(x.dtype(), {1, t, layer.config.heads, l.value_size});
-    const auto same_type = [&](const Value& weight) -> Value {
-        if (weight.dtype() == x.dtype()) { return weight; }
-        const Value copy = tape.empty(x.dtype(), weight.shape());
-        convert(tape.context(), weight, copy.view());
-        return copy;
-    };
-    cached_mla_attend(tape.context(), *call.caches, q, rows,
-                      {.up_key = same_type(up_key), .up_value = same_type(up_value)}, out.view().permute({0, 2, 1, 3}),
-                      options);
+    cached_mla_attend(tape.context(), *call.caches, q, rows, {.up_key = up_key, .up_value = up_value},
+                      out.view().permute({0, 2, 1, 3}), options);
     return joined(layer, tape, call, out);
 }
 
@@ -271,6 +267,7 @@ Value linear_core(Tape& tape, const AttentionLayer& layer, const Value& x, const
         throw Error("[forward] attention_mask: expected padding at the end for linear attention, got it elsewhere");
     }
     options.key_lengths = call.lengths;
+    options.cu_seqlens = call.packed.cu_seqlens;
     return joined(layer, tape, call, linear_attend(tape, h.q, h.k, h.v, options));
 }
 
@@ -309,6 +306,21 @@ Value infini_core(Tape& tape, const AttentionLayer& layer, const Value& x, const
     return joined(layer, tape, call, infini_attend(tape, h.q, h.k, h.v, gates, options, memory));
 }
 
+/// Infini-attention, and linear attention that is not causal, have no kernel for sequences that lie end to end: each
+/// becomes a row of a padded batch.
+template <class Core>
+Value apart(Tape& tape, const AttentionLayer& layer, const Value& x, const AttentionCall& call, const Core& core) {
+    if (!call.packed.cu_seqlens || call.caches != nullptr) { return core(tape, layer, x, call); }
+    AttentionCall each = call;
+    each.packed = {};
+    each.positions = {};
+    each.lengths = call.packed.lengths;
+    const std::int64_t d = x.extent(2);
+    const Value rows = embedding(tape, call.packed.padded, x.reshape({x.extent(1), d}), {.dtype = x.dtype()});
+    const Value out = core(tape, layer, rows, each);
+    return embedding(tape, call.packed.places, out.reshape({out.extent(0) * out.extent(1), d}), {.dtype = x.dtype()});
+}
+
 }  // namespace
 
 std::size_t AttentionInputs::bytes() const {
@@ -331,8 +343,9 @@ Value AttentionLayer::operator()(Tape& tape, const Value& x, const AttentionCall
     if (config.latent) { return latent_attention(tape, *this, x, call); }
     switch (config.core) {
         case AttentionCore::softmax: return softmax_attention(tape, *this, x, call);
-        case AttentionCore::linear: return linear_core(tape, *this, x, call);
-        case AttentionCore::infini: return infini_core(tape, *this, x, call);
+        case AttentionCore::linear:
+            return call.causal ? linear_core(tape, *this, x, call) : apart(tape, *this, x, call, linear_core);
+        case AttentionCore::infini: return apart(tape, *this, x, call, infini_core);
     }
     return {};
 }

@@ -116,6 +116,7 @@ void data_fields(Reader& r, DataConfig& data) {
     r.read("lines", data.lines);
     r.read("token_file", data.token_file);
     r.read("tokenizer", data.tokenizer);
+    r.read("packed", data.packed);
     r.read("validation", data.validation);
     r.read("validation_share", data.validation_share);
 }
@@ -141,6 +142,7 @@ void train_fields(Reader& r, TrainOptions& o) {
     r.read("dtype", o.dtype, types);
     r.read("recompute", o.recompute);
     r.read("seed", o.seed);
+    r.read("spread", o.spread);
     r.read("validate_every", o.validate_every);
     r.read("validation_batches", o.validation_batches);
     r.read("save_every", o.save_every);
@@ -214,6 +216,15 @@ TrainConfig read_train_config(std::string_view text) {
     return config;
 }
 
+TrainOptions read_train_options(std::string_view text) {
+    const json file = {{"train", parse_config("read_train_options", text)}};
+    Section train(file, "train");
+    TrainOptions options;
+    train_fields(train, options);
+    train.finish();
+    return options;
+}
+
 std::string write_train_config(const TrainConfig& config) {
     Writer data, train;
     data_fields(data, const_cast<DataConfig&>(config.data));
@@ -263,6 +274,14 @@ TrainConfig task_config(std::string_view task) {
         model.decoder = small_stack(2, model.d_model, true);
         use_rope(model.decoder);
         o.steps = task == "grammar" ? 400 : 1000;
+        if (task == "induction") {
+            // Looking up is learned all at once, after a while without progress: small steps and wide first weights
+            // make that while short, large steps make it endless.
+            o.steps = 1500;
+            o.batch = 32;
+            o.learning_rate = 1e-3;
+            o.spread = 1;
+        }
     }
     return config;
 }

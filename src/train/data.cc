@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <span>
@@ -341,13 +342,78 @@ private:
     double bytes_per_token_ = 0;
 };
 
+/// Documents end to end without an end: all of them once a round, in an order of its own each round.
+class DocumentStream {
+public:
+    struct Piece {
+        std::int64_t document;
+        std::int64_t begin, end;  ///< tokens of it
+    };
+
+    DocumentStream(std::vector<std::int64_t> lengths, std::uint64_t seed, std::int64_t longest, bool shuffle)
+        : lengths_(std::move(lengths)), seed_(seed), longest_(longest), shuffle_(shuffle) {
+        for (const std::int64_t length : lengths_) { round_ += length; }
+    }
+
+    /// Tokens `begin` up to `begin + count` of the stream, none of them longer than `longest`.
+    std::vector<Piece> pieces(std::int64_t begin, std::int64_t count) const {
+        std::vector<Piece> result;
+        for (std::int64_t left = count; left > 0;) {
+            const std::vector<std::int64_t>& ends = ends_of(begin / round_);
+            const std::int64_t at = begin % round_;
+            const auto n = std::ranges::upper_bound(ends, at) - ends.begin();
+            const std::int64_t document = at_place(begin / round_, n);
+            const std::int64_t length = lengths_[static_cast<std::size_t>(document)];
+            const std::int64_t from = at - (ends[static_cast<std::size_t>(n)] - length);
+            const std::int64_t to = std::min({length, from + left, from + longest_});
+            result.push_back({document, from, to});
+            begin += to - from;
+            left -= to - from;
+        }
+        return result;
+    }
+
+private:
+    std::int64_t at_place(std::int64_t round, std::int64_t n) const {
+        const auto count = static_cast<std::int64_t>(lengths_.size());
+        return shuffle_ ? shuffled(n, count, seed_, static_cast<std::uint32_t>(round)) : n;
+    }
+    /// Where the documents of a round end, in its order. Kept for the round that was asked for last.
+    const std::vector<std::int64_t>& ends_of(std::int64_t round) const {
+        if (kept_ != round) {
+            ends_.clear();
+            std::int64_t end = 0;
+            for (std::int64_t n = 0; n < static_cast<std::int64_t>(lengths_.size()); ++n) {
+                end += lengths_[static_cast<std::size_t>(at_place(round, n))];
+                ends_.push_back(end);
+            }
+            kept_ = round;
+        }
+        return ends_;
+    }
+
+    std::vector<std::int64_t> lengths_;
+    std::uint64_t seed_;
+    std::int64_t longest_;
+    bool shuffle_;
+    std::int64_t round_ = 0;
+    mutable std::int64_t kept_ = -1;
+    mutable std::vector<std::int64_t> ends_;
+};
+
 /// JSON lines: a document, or a source and its target, a line; padded to the longest of a batch.
 class LineData final : public TrainData {
 public:
     explicit LineData(const TrainConfig& config)
-        : options_(config.options), kind_(config.model.kind), coder_(config.data.tokenizer) {
+        : options_(config.options),
+          kind_(config.model.kind),
+          coder_(config.data.tokenizer),
+          packed_(config.data.packed) {
         if (kind_ == ModelKind::encoder) {
             throw Error("[open_data] lines: expected a decoder or an encoder-decoder, got an encoder");
+        }
+        if (packed_ && kind_ != ModelKind::decoder) {
+            throw Error("[open_data] packed: expected false for a model that is no decoder, got true");
         }
         read(config.data.lines, training_);
         if (!config.data.validation.empty()) {
@@ -363,14 +429,20 @@ public:
                         ": expected lines for training and for validation, got " + std::to_string(training_.size()) +
                         " and " + std::to_string(held_out_.size()));
         }
+        if (packed_) {
+            training_stream_.emplace(lengths_of(training_), options_.seed, options_.tokens, true);
+            held_out_stream_.emplace(lengths_of(held_out_), options_.seed, options_.tokens, false);
+        }
     }
     std::int64_t vocab() const override { return coder_.vocab(); }
     TrainBatch batch(std::int64_t number) const override {
+        if (packed_) { return make_packed(training_, *training_stream_, number); }
         return make(training_, number, [&](std::int64_t k) {
             return example_at(k, static_cast<std::int64_t>(training_.size()), options_.seed);
         });
     }
     TrainBatch validation(std::int64_t number) const override {
+        if (packed_) { return make_packed(held_out_, *held_out_stream_, number); }
         return make(held_out_, number, [&](std::int64_t k) { return k % static_cast<std::int64_t>(held_out_.size()); });
     }
 
@@ -402,6 +474,36 @@ private:
                                   : Pair{{}, coder_.encode(*whole)});
         }
     }
+    /// With a start and an end token around each.
+    static std::vector<std::int64_t> lengths_of(const std::vector<Pair>& list) {
+        std::vector<std::int64_t> lengths;
+        for (const Pair& pair : list) {
+            lengths.push_back(static_cast<std::int64_t>(pair.source.size() + pair.target.size()) + 2);
+        }
+        return lengths;
+    }
+    TrainBatch make_packed(const std::vector<Pair>& from, const DocumentStream& stream, std::int64_t number) const {
+        std::vector<std::int64_t> bounds = {0};
+        Rows inputs{{{}}}, labels{{{}}};
+        const std::int64_t tokens = options_.batch * options_.tokens;
+        for (const DocumentStream::Piece& piece : stream.pieces(number * tokens, tokens)) {
+            Rows in, out;
+            const Pair& pair = from[static_cast<std::size_t>(piece.document)];
+            add_pair(in, out, kind_, pair.source, pair.target, std::numeric_limits<std::int64_t>::max(),
+                     {coder_.start(), coder_.end()});
+            out.ids[0][static_cast<std::size_t>(piece.begin)] = no_label;  // nothing comes before it
+            const auto append = [&](std::vector<std::int64_t>& to, const std::vector<std::int64_t>& whole) {
+                to.insert(to.end(), whole.begin() + piece.begin, whole.begin() + piece.end);
+            };
+            append(inputs.ids[0], in.ids[0]);
+            append(labels.ids[0], out.ids[0]);
+            bounds.push_back(bounds.back() + piece.end - piece.begin);
+        }
+        TrainBatch batch = batch_of(inputs, labels, coder_.padding(), kind_);
+        batch.cu_seqlens = Tensor(DType::i64, {static_cast<std::int64_t>(bounds.size())});
+        std::ranges::copy(bounds, batch.cu_seqlens.as<std::int64_t>());
+        return batch;
+    }
     template <class Which>
     TrainBatch make(const std::vector<Pair>& from, std::int64_t number, const Which& which) const {
         Rows inputs, labels;
@@ -415,7 +517,9 @@ private:
     TrainOptions options_;
     ModelKind kind_;
     Coder coder_;
+    bool packed_;
     std::vector<Pair> training_, held_out_;
+    std::optional<DocumentStream> training_stream_, held_out_stream_;
 };
 
 }  // namespace
@@ -431,6 +535,9 @@ std::unique_ptr<TrainData> open_data(const TrainConfig& config) {
     if (!(data.validation_share > 0 && data.validation_share < 1)) {
         throw Error("[open_data] validation_share: expected more than 0 and less than 1, got " +
                     std::to_string(data.validation_share));
+    }
+    if (data.packed && data.lines.empty()) {
+        throw Error("[open_data] packed: expected false for data that are no lines, got true");
     }
     if (!data.task.empty()) { return std::make_unique<TaskData>(config); }
     if (!data.lines.empty()) { return std::make_unique<LineData>(config); }

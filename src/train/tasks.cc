@@ -189,30 +189,28 @@ std::string letters(Dice& dice, std::int64_t count) {
     return text;
 }
 
-/// Pairs of a letter and what follows it, all letters different, then the same pairs in another order: what follows
-/// each letter the second time?
+/// Two to eight pairs of a letter and a digit, all letters different, then some of the letters again: which digit
+/// followed each? Letters come back at random, so that nothing but the pairs themselves tells the answer. Most examples
+/// have few pairs: those are where a model that cannot look up yet finds out that it pays.
 TaskExample induction_example(Dice& dice, std::uint64_t& content) {
-    constexpr std::size_t pairs = 8;
-    const auto shuffle = [&](auto& list) {
-        for (std::size_t n = list.size() - 1; n > 0; --n) {
-            std::swap(list[n], list[static_cast<std::size_t>(dice.roll(static_cast<std::int64_t>(n) + 1))]);
-        }
-    };
+    constexpr std::int64_t fewest = 2, most = 8, asked = 8;
     std::string keys = "abcdefghijklmnopqrstuvwxyz";
-    shuffle(keys);
-    std::array<std::string, pairs> list;
+    for (std::size_t n = keys.size() - 1; n > 0; --n) {
+        std::swap(keys[n], keys[static_cast<std::size_t>(dice.roll(static_cast<std::int64_t>(n) + 1))]);
+    }
+    const double share = static_cast<double>(dice.roll(1000)) / 1000;
+    const auto pairs = fewest + static_cast<std::int64_t>(share * share * share * (most - fewest + 1));
     TaskExample example;
-    for (std::size_t n = 0; n < pairs; ++n) {
-        list[n] = std::string(1, keys[n]) + static_cast<char>('0' + dice.roll(10));
-        example.source += list[n];
+    for (std::int64_t n = 0; n < pairs; ++n) {
+        example.source += keys[static_cast<std::size_t>(n)];
+        example.source += static_cast<char>('0' + dice.roll(10));
     }
     content = hash_of(example.source);
-    example.source += "|";
-    shuffle(list);
-    for (const std::string& pair : list) {
-        example.target += pair;
+    for (std::int64_t n = 0; n < asked; ++n) {
+        example.target += example.source.substr(static_cast<std::size_t>(2 * dice.roll(pairs)), 2);
         example.asked += "01";
     }
+    example.source += "|";
     return example;
 }
 

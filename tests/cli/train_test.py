@@ -37,7 +37,7 @@ class Train(CliTest):
         arguments = ["train", self.folder / "run.json", "--d-model", "16", "--layers", "1", "--heads", "2", "--threads", "1", "--quiet"]
         self.succeed(*arguments, "--out", whole)
         dice = random.Random(11)
-        for _ in range(6):
+        for _ in range(int(os.environ.get("HEED_KILLS", "6"))):  # the long run: HEED_KILLS=20
             process = subprocess.Popen([HEED, *map(str, arguments), "--out", str(parts), "--resume"],
                                        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
             time.sleep(dice.uniform(0.01, 0.4))
@@ -55,6 +55,32 @@ class Train(CliTest):
         lines = self.folder / "lines.jsonl"
         lines.write_text("".join(json.dumps({"source": f"{n}+1=", "target": str(n + 1)}) + "\n" for n in range(50)))
         self.succeed("train", "--lines", lines, "--out", self.folder / "b", "--steps", "3", "--tokens", "32", *TINY)
+
+    def test_documents_end_to_end(self):
+        lines = self.folder / "lines.jsonl"
+        lines.write_text("".join(json.dumps({"text": "word " * (n % 7 + 1)}) + "\n" for n in range(60)))
+        arguments = ["--lines", lines, "--packed", "--steps", "3", "--tokens", "32", *TINY]
+        self.succeed("train", *arguments, "--out", self.folder / "a")
+        with open(self.folder / "a/log.jsonl") as log:  # no padding: every step has all its tokens
+            self.assertEqual([json.loads(line)["tokens"] for line in log], [4 * 32] * 3)
+        self.assertTrue(json.loads((self.folder / "a/run.json").read_text())["data"]["packed"])
+        self.refuse("train", "--task", "copy", "--packed", "--out", self.folder / "b", saying="packed")
+
+    def test_what_every_head_looks_at(self):
+        out, picture = self.folder / "run", self.folder / "heads.svg"
+        self.succeed("train", "--task", "induction", "--out", out, "--steps", "2", *TINY)
+        text = self.succeed("inspect", out, "--prompt", "a3b5|a", "--out", picture)
+        self.assertEqual([line for line in text.splitlines() if "head" in line][:2], ["layer 1, head 1", "layer 1, head 2"])
+        svg = picture.read_text()
+        self.assertIn("looks at", svg)
+        self.assertTrue(svg.endswith("</svg>\n"))
+        self.assertEqual(self.succeed("inspect", out, "--prompt", "a3b5|a", "--head", "2").count("layer 1, head"), 1)
+        self.refuse("inspect", out, "--prompt", "A", saying="task_encode")
+        self.refuse("inspect", out, "--prompt", "a", "--layer", "9", saying="--layer: expected 1 to 1, got 9")
+        self.succeed("train", "--task", "dates", "--out", self.folder / "dates", "--steps", "1", *TINY)
+        text = self.succeed("inspect", self.folder / "dates", "--prompt", "3.5.1999")
+        for name in ("encoder layer 1, head 2", "decoder layer 1, head 1", "cross layer 1, head 2"):
+            self.assertIn(name, text)
 
     def test_compare_is_a_table_and_a_chart(self):
         out = self.folder / "compared"

@@ -8,6 +8,7 @@
 #include <CLI/CLI.hpp>
 
 #include "commands/commands.h"
+#include "commands/inspect_prompt.h"
 #include "print/text.h"
 
 namespace heed::cli {
@@ -23,6 +24,7 @@ constexpr auto inspect_examples = R"(Examples:
   heed inspect path/to/model --tensors    every tensor: name, shape, type, bytes
   heed inspect path/to/model --config     its configuration in heed's own form
   heed inspect weights.safetensors        tensors of any such file
+  heed inspect path/to/run --prompt "a3b5|a" --out heads.svg    what every head looks at
 )";
 
 std::string bytes_in_words(double bytes) {
@@ -131,6 +133,19 @@ void add_inspect(CLI::App& app) {
     command->add_flag("--tensors", arguments->tensors, "List every tensor");
     command->add_flag("--config", arguments->config, "Print the configuration in heed's own form");
     command->add_flag("--json", arguments->json, "Tensors as JSON");
+    const auto prompt = std::make_shared<heed::cli::PromptArguments>();
+    const CLI::Option* given =
+        command->add_option("--prompt", prompt->prompt, "Draw what every head looks at while it reads this text")
+            ->type_name("TEXT");
+    command->add_option("--out", prompt->out, "With --prompt: all heads in one SVG")->type_name("FILE");
+    command->add_option("--layer", prompt->layer, "With --prompt: this layer alone, from 1")->type_name("N");
+    command->add_option("--head", prompt->head, "With --prompt: this head alone, from 1")->type_name("N");
+    command->add_option("--color", prompt->colour, "With --prompt: auto, always or never")->type_name("WHEN");
+    command->add_option("--threads", prompt->threads, "Threads (default: every core)")->type_name("N");
     command->footer(heed::cli::inspect_examples);
-    command->callback([arguments] { heed::cli::inspect_command(*arguments); });
+    command->callback([arguments, prompt, given] {
+        if (given->count() == 0) { return heed::cli::inspect_command(*arguments); }
+        prompt->path = arguments->path;
+        heed::cli::inspect_prompt(*prompt);
+    });
 }

@@ -17,6 +17,7 @@
 
 #include "commands/commands.h"
 #include "print/numbers.h"
+#include "print/peak.h"
 #include "print/progress.h"
 #include "print/text.h"
 #include "print/training.h"
@@ -32,7 +33,7 @@ struct TrainArguments {
     double learning_rate = -1;
     std::int64_t seed = -1;
     int threads = 0;
-    bool resume = false, quiet = false;
+    bool resume = false, quiet = false, packed = false;
 };
 
 std::string file_text(const std::string& path) {
@@ -98,6 +99,7 @@ TrainConfig config_of(const TrainArguments& a) {
         config.data.lines = a.lines;
         config.data.tokenizer = a.tokenizer;
     }
+    config.data.packed = config.data.packed || a.packed;
     TrainOptions& o = config.options;
     if (a.steps >= 0) { o.steps = a.steps; }
     if (a.batch > 0) { o.batch = a.batch; }
@@ -130,6 +132,13 @@ void train_command(const TrainArguments& a) {
     fmt::print("{} parameters, {} steps of {} sequences, {} on {} threads, to {}\n", numbers::grouped(parameters),
                config.options.steps, config.options.batch, name_of(config.options.dtype), context.threads(), a.out);
     ProgressLine line(a.quiet);
+    // Of what large matrix products reach here; nothing where the work of a token cannot be said in one number.
+    const double work =
+        training_operations(config.model.vocab > 0 ? config.model : trainer->model().config(), config.options.tokens);
+    const double peak = work > 0 ? product_peak(context, config.options.dtype) : 0;
+    const auto share_of_peak = [&](double tokens_per_second) {
+        return peak > 0 ? fmt::format("  {:.0f} % of peak", 100 * tokens_per_second * work / peak) : std::string();
+    };
     interrupted = 0;
     const auto before = std::signal(SIGINT, interrupt);
     std::vector<LossPoint> curve;
@@ -140,14 +149,16 @@ void train_command(const TrainArguments& a) {
         const double share = static_cast<double>(event.step.step) / static_cast<double>(config.options.steps);
         const double left = event.seconds / static_cast<double>(curve.size()) *
                             static_cast<double>(config.options.steps - event.step.step);
-        line.show(share, fmt::format("step {}  loss {:.4f}  {} tokens/s  {} left{}", event.step.step, event.step.loss,
+        line.show(share, fmt::format("step {}  loss {:.4f}  {} tokens/s{}  {} left{}", event.step.step, event.step.loss,
                                      numbers::grouped(static_cast<std::int64_t>(event.tokens_per_second)),
-                                     duration_text(left), event.step.skipped ? "  (skipped)" : ""));
+                                     share_of_peak(event.tokens_per_second), duration_text(left),
+                                     event.step.skipped ? "  (skipped)" : ""));
         if (event.validation != nullptr) {
-            line.lasting(fmt::format(
-                "step {:>6}  loss {:.4f}  validation {:.4f}  exact {:5.1f} %  {} tokens/s{}", event.step.step,
-                event.step.loss, event.validation->loss, 100 * event.validation->exact,
-                numbers::grouped(static_cast<std::int64_t>(event.tokens_per_second)), event.best ? "  best" : ""));
+            line.lasting(fmt::format("step {:>6}  loss {:.4f}  validation {:.4f}  exact {:5.1f} %  {} tokens/s{}{}",
+                                     event.step.step, event.step.loss, event.validation->loss,
+                                     100 * event.validation->exact,
+                                     numbers::grouped(static_cast<std::int64_t>(event.tokens_per_second)),
+                                     share_of_peak(event.tokens_per_second), event.best ? "  best" : ""));
         }
         return interrupted == 0;
     };
@@ -224,7 +235,7 @@ void compare_command(const TrainArguments& a, const std::string& kinds) {
         };
         run.result = run_training(trainer, std::filesystem::path(a.out) / word, options);
         line.clear();
-        run.cache = cache_bytes(config.model);
+        run.cache = cache_bytes(trainer.config().model);
         run.far = loss_beyond(context, trainer.model(), config);
         line.lasting(fmt::format("{:<7} loss {:.4f}  exact {:5.1f} %  {} tokens/s", word, run.result.last.loss,
                                  100 * run.result.last.exact,
@@ -241,6 +252,7 @@ void add_common(CLI::App& command, TrainArguments& a) {
         ->type_name("NAME");
     command.add_option("--text", a.text, "Your own text: the next byte, or token, is learned")->type_name("FILE");
     command.add_option("--lines", a.lines, "JSON lines with \"text\", or \"source\" and \"target\"")->type_name("FILE");
+    command.add_flag("--packed", a.packed, "Lines end to end without padding; no document sees another");
     command.add_option("--tokenizer", a.tokenizer, "A tokenizer.json (default: bytes)")->type_name("FILE");
     command.add_option("--out", a.out, "Folder for the run")->type_name("FOLDER")->required();
     command.add_option("--steps", a.steps, "Steps")->type_name("N");

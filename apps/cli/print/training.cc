@@ -125,6 +125,25 @@ std::string encoder_answer(Context& context, const Model& model, const TaskExamp
     return text;
 }
 
+/// A decoder's answer where only some letters are asked for: the most probable one behind all that comes before it.
+std::string asked_answer(Context& context, const Model& model, const TaskExample& example) {
+    std::vector<std::int64_t> ids = task_encode(example.source + example.target);
+    ids.insert(ids.begin(), 1);
+    ForwardInputs inputs;
+    inputs.input_ids = View(ids.data(), {1, static_cast<std::int64_t>(ids.size())});
+    const ForwardResult result = model.forward(context, inputs);
+    const std::int64_t vocab = result.logits.shape()[2];
+    std::string text = example.target;
+    for (std::size_t n = 0; n < text.size(); ++n) {
+        if (example.asked[n] != '1') { continue; }
+        // Behind the start token and the question, and the logits of the token before speak of this one.
+        const float* z = result.logits.as<float>() + static_cast<std::int64_t>(example.source.size() + n) * vocab;
+        const std::string letter = task_decode(std::vector<std::int64_t>{std::max_element(z, z + vocab) - z});
+        text[n] = letter.empty() ? '?' : letter[0];
+    }
+    return text;
+}
+
 }  // namespace
 
 void write_loss_chart(const std::filesystem::path& path, const std::vector<LossPoint>& curve) {
@@ -145,6 +164,8 @@ void show_answers(Context& context, const Model& model, const TrainConfig& confi
         std::string answer;
         if (model.config().kind == ModelKind::encoder) {
             answer = encoder_answer(context, model, example);
+        } else if (!example.asked.empty()) {
+            answer = asked_answer(context, model, example);
         } else {
             const bool two = model.config().kind == ModelKind::encoder_decoder;
             std::vector<std::int64_t> prompt = task_encode(example.source);

@@ -27,13 +27,13 @@ struct PackedProduct {
     const MatmulProblem& p = problem.product;
 
     /// sum[m][n] += A B for one panel, whole register tiles of it: rows and columns that fill them up are zeros.
-    static HEED_APART void multiply(const float* a, const float* b, std::int64_t rows, std::int64_t lanes, float* to) {
+    static HEED_APART void multiply(const float* a, std::int64_t a_stride, const float* b, std::int64_t rows,
+                                    std::int64_t lanes, float* to) {
         constexpr int NV = Registers<Isa>::widest, MR = Registers<Isa>::rows(NV);
         for (std::int64_t m = 0; m < rows; m += MR) {
             // From zero, then added: the rounding errors of one block do not grow with those before it.
             F<L> part[MR][NV] = {};
-            multiply_add<Isa, Product, L, MR, NV, Walk::along_row>(a + m * Block::a_stride, Block::a_stride, b, panel,
-                                                                   lanes, part);
+            multiply_add<Isa, Product, L, MR, NV, Walk::along_row>(a + m * a_stride, a_stride, b, panel, lanes, part);
             HEED_UNROLL
             for (int r = 0; r < MR; ++r) {
                 HEED_UNROLL
@@ -75,23 +75,43 @@ struct PackedProduct {
         });
     }
 
+    /// Rows of a block of A that are read where they lie: whole tiles of rows that are lanes already, unless they share
+    /// sets of L1. The rest is copied; copying all of it took a fifteenth of a training step.
+    std::int64_t rows_in_place(std::int64_t block_rows) const {
+        constexpr std::int64_t per_lane = Product::depth_per_lane;
+        const bool lanes = p.a.dtype == (per_lane == 2 ? DType::bf16 : DType::f32) && p.a.column_stride == 1 &&
+                           p.a.row_stride % per_lane == 0 && p.depth % per_lane == 0 &&
+                           reinterpret_cast<std::uintptr_t>(p.a.data) % sizeof(float) == 0;
+        const bool apart = p.a.row_stride / per_lane % 1024 != 0;
+        return lanes && apart ? block_rows / tile_rows * tile_rows : 0;
+    }
+
     /// One block of C from packed panels; `first` is the column of the first panel.
     void one_block(const Block& block, const float* packed, std::int64_t first, std::int64_t row, std::int64_t column,
                    std::int64_t block_rows, std::int64_t block_columns) const {
-        const std::int64_t full_rows = round_up(block_rows, tile_rows);
+        const std::int64_t full_rows = round_up(block_rows, tile_rows), there = rows_in_place(block_rows);
         for (std::int64_t m = 0; m < full_rows; ++m) {
             for (std::int64_t n = 0; n < round_up(block_columns, panel); ++n) { block.sum[m * Block::columns + n] = 0; }
         }
         for (std::int64_t k = 0; k < p.depth; k += Block::depth) {
             const std::int64_t depth = smaller(Block::depth, p.depth - k);
-            block.copy_a({}, row, k, block_rows, depth);
+            if (there < block_rows) {
+                const Block rest{p, block.a + there * Block::a_stride, block.b, block.staging, block.sum};
+                rest.copy_a({}, row + there, k, block_rows - there, depth);
+            }
             for (std::int64_t m = block_rows; m < full_rows; ++m) {
                 for (std::int64_t n = 0; n < Block::lanes_of(depth); ++n) { block.a[m * Block::a_stride + n] = 0; }
             }
             for (std::int64_t c = 0; c < block_columns; c += panel) {
                 const float* from =
                     packed_at(const_cast<float*>(packed), (column - first + c) / panel, k / Block::depth);
-                multiply(block.a, from, full_rows, Block::lanes_of(depth), block.sum + c);
+                const std::int64_t lanes = Block::lanes_of(depth);
+                if (there > 0) {
+                    const auto* a = reinterpret_cast<const float*>(Block::element(p.a, 0, row, k));
+                    multiply(a, p.a.row_stride / Product::depth_per_lane, from, there, lanes, block.sum + c);
+                }
+                multiply(block.a + there * Block::a_stride, Block::a_stride, from, full_rows - there, lanes,
+                         block.sum + there * Block::columns + c);
             }
         }
         for (std::int64_t m = 0; m < block_rows; ++m) {

@@ -232,5 +232,45 @@ TEST(Runs, AFolderTellsTheWholeStory) {
     EXPECT_TRUE(fs::exists(folder.path() / "whole" / "run.json"));
 }
 
+TEST(Learner, TakesAStepOfTheModelOf2017) {
+    Context context(2);
+    TrainOptions options;
+    options.schedule = Schedule::paper;
+    options.learning_rate = 1;
+    options.warmup = 4000;
+    options.optimiser = Optimiser::adam;
+    options.weight_decay = 0;
+    options.label_smoothing = 0.1;
+    ModelConfig config = transformer_2017(50);
+    config.decoder_start = 1;
+    Learner learner(context, Model::random(config), options);
+    TrainBatch batch;
+    batch.input_ids = Tensor(DType::i64, {2, 5});
+    batch.labels = Tensor(DType::i64, {2, 4});
+    for (std::int64_t i = 0; i < 10; ++i) { batch.input_ids.as<std::int64_t>()[i] = 3 + i * 7 % 40; }
+    for (std::int64_t i = 0; i < 8; ++i) { batch.labels.as<std::int64_t>()[i] = i == 7 ? -100 : 3 + i * 5 % 40; }
+    const StepReport first = learner.step(batch);
+    EXPECT_DOUBLE_EQ(first.learning_rate, std::pow(512.0, -0.5) * std::pow(4000.0, -1.5));
+    EXPECT_FALSE(first.skipped);
+    EXPECT_GT(first.gradient_norm, 0);
+    double last = first.loss;
+    for (int n = 0; n < 4; ++n) { last = learner.step(batch).loss; }
+    EXPECT_LT(last, first.loss);
+}
+
+TEST(Learner, RefusesBatchesThatDoNotFit) {
+    Context context(1);
+    TrainOptions options;
+    options.accumulate = 2;
+    options.batch = 4;
+    Learner learner(context, Model::random(tiny("copy").model), options);
+    EXPECT_THROW(static_cast<void>(learner.step({})), Error);
+    TrainBatch odd;
+    odd.input_ids = Tensor(DType::i64, {3, 4});
+    odd.labels = Tensor(DType::i64, {3, 4});
+    EXPECT_THROW(static_cast<void>(learner.step(odd)), Error);
+    EXPECT_EQ(learner.steps(), 0);
+}
+
 }  // namespace
 }  // namespace heed

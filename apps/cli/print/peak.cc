@@ -1,0 +1,35 @@
+#include "print/peak.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include <heed/error.h>
+#include <heed/matmul.h>
+#include <heed/sizes.h>
+#include <heed/tensor.h>
+
+namespace heed::cli {
+
+double product_peak(Context& context, DType dtype) {
+    using Clock = std::chrono::steady_clock;
+    constexpr std::int64_t size = 512;
+    const Tensor a = Tensor(DType::f32, {size, size}).to(dtype), b = Tensor(DType::f32, {size, size}).to(dtype);
+    Tensor out(dtype, {size, size});
+    double best = 0;
+    const Clock::time_point end = Clock::now() + std::chrono::milliseconds(100);
+    while (Clock::now() < end) {
+        const Clock::time_point begin = Clock::now();
+        matmul(context, a.view(), b.view(), out.view());
+        const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+        best = std::max(best, 2.0 * size * size * size / seconds);
+    }
+    return best;
+}
+
+double training_operations(const ModelConfig& model, std::int64_t tokens) {
+    try {
+        return static_cast<double>(training_flops_per_token(shape_of(checked(model)), tokens).total);
+    } catch (const Error&) { return 0; }
+}
+
+}  // namespace heed::cli
