@@ -22,7 +22,7 @@ struct ConvertModelOptions {
 
 /// Reads folder `from` (config.json, model.safetensors or shards), writes folder `to`: config.json, weights, and copies
 /// of the other texts (.json, .jinja, .txt, .model). The new configuration is checked before anything is written;
-/// config.json comes last.
+/// config.json comes last. A folder without one is taken where only types and shards are asked for.
 HEED_API void convert_model(const std::filesystem::path& from, const std::filesystem::path& to,
                             const ConvertModelOptions& options = {});
 

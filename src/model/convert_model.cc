@@ -127,17 +127,20 @@ void convert_model(const std::filesystem::path& from, const std::filesystem::pat
     if (std::filesystem::exists(to) && std::filesystem::equivalent(from, to)) {
         refuse_conversion("to", "another folder than the one that is read", "the same");
     }
-    const std::string text = read_text_file(function_name, from / "config.json");
+    // Weights without a configuration can be converted too, as far as that needs none.
+    const bool configured = options.kv_heads > 0 || std::filesystem::exists(from / "config.json");
+    const std::string text = configured ? read_text_file(function_name, from / "config.json") : std::string();
     const Pooling pooling = options.kv_heads > 0 ? plan_pooling(read_model_config(text), options.kv_heads) : Pooling();
-    const std::string changed = changed_config(text, options);
+    const std::string changed = configured ? changed_config(text, options) : std::string();
     const WeightFiles files(function_name, from);
     std::vector<TensorToWrite> tensors;
     for (const auto& [name, file] : files.all()) { tensors.push_back(planned_tensor(files, name, pooling, options)); }
     std::filesystem::create_directories(to);
     copy_texts(from, to);
+    write_weight_files(function_name, to, tensors, options.max_shard_bytes, files.metadata());
+    if (!configured) { return; }
     AtomicFile config(function_name, to / "config.json");
     config.write(std::as_bytes(std::span(changed)));
-    write_weight_files(function_name, to, tensors, options.max_shard_bytes, files.metadata());
     config.commit();
 }
 

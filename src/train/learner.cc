@@ -80,7 +80,10 @@ std::int64_t read_count(const SafetensorsMetadata& metadata, const char* key, co
     return value;
 }
 
-/// What belongs to a learned tensor.
+}  // namespace
+
+/// What belongs to a learned tensor. Not in an unnamed namespace: Learner::State has it, and folders are compiled as
+/// one.
 struct Slot {
     Parameter* parameter = nullptr;
     Tensor master;  ///< f32: what is updated; the parameter's own memory where that is f32
@@ -88,6 +91,8 @@ struct Slot {
 
     MutableView value() { return master ? master.view() : parameter->memory.view(); }
 };
+
+namespace {
 
 /// Weights of a file are read-only and may be narrow: training has its own, in f32.
 void own(Parameter& parameter) {

@@ -69,7 +69,7 @@ public:
     Soak(std::int64_t requests, std::uint64_t seed)
         : requests_(requests),
           random_(seed),
-          loop_(model_, {.decoding = {.tokens = 600, .sequences = 24}, .prefill_tokens = 64}),
+          loop_(model_, {.decoding = {.tokens = 400, .sequences = 16}, .prefill_tokens = 64}),
           pages_(loop_.free_pages()) {}
 
     void run() {
