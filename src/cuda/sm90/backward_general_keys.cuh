@@ -148,12 +148,13 @@ __device__ void gather_keys(GeneralMemory<S>& memory, const GeneralCall& g, cons
     wgmma_fence();
     multiply_rows<S, tile>(s, own_k, own_tile, m.other[0][ring.stage], tile);
     wgmma_commit();
+    Step step = m.step[ring.stage];
+    Spot<true> spot{row, step.tile * tile + column};
     wgmma_wait<0>();
     for (;;) {
-        const Step step = memory.common.step[ring.stage];
-        const Spot<true> spot{row, step.tile * tile + column};
+        // Not while products run, as the other sweep does: there are no registers for both.
+        const Bits kept = kept_beside<tile / 2>(c, work, step, spot);
         std::uint32_t p[tile / 4], weight[tile / 4], ds[tile / 4];  // in 16 bits: registers are scarce
-        Bits kept{{~0U, ~0U}};
         {
             std::uint32_t slope_of_cap[tile / 4];
             score_tile<tile / 2>(c, work, step, spot, seen, g.bias_is_copied ? memory.bias[ring.stage] : nullptr, s,
@@ -171,7 +172,6 @@ __device__ void gather_keys(GeneralMemory<S>& memory, const GeneralCall& g, cons
 #pragma unroll
             for (int n = 0; n < tile / 4; ++n) { weight[n] = packed<S::type>(s[2 * n], s[2 * n + 1]); }
             if (c.drops) {
-                kept = kept_bits<tile / 2>(c, work, step.head, spot);
 #pragma unroll
                 for (int n = 0; n < tile / 4; ++n) {
                     p[n] &= (kept(2 * n) ? 0xFFFFU : 0U) | (kept(2 * n + 1) ? 0xFFFF0000U : 0U);
@@ -213,6 +213,8 @@ __device__ void gather_keys(GeneralMemory<S>& memory, const GeneralCall& g, cons
         multiply_columns<S, tile>(dk, ds, m.other[0][now]);
         multiply_rows<S, tile>(s, own_k, own_tile, m.other[0][ring.stage], tile);
         wgmma_commit();
+        step = m.step[ring.stage];
+        spot.column = step.tile * tile + column;
         wgmma_wait<0>();
         __syncwarp();
         release(m.empty[0][now]);

@@ -123,12 +123,11 @@ struct QueryRows {
 /// of the slope is added, and the derivative of the soft-cap is in.
 template <int count, bool whole>
 __device__ inline void differentiate(const AttentionCall& c, const Work& work, const Step& step, Spot<false> spot,
-                                     QueryRows& rows, const std::uint16_t* bias_tile, float (&s)[count],
+                                     QueryRows& rows, Bits kept, const std::uint16_t* bias_tile, float (&s)[count],
                                      float (&dp)[count]) {
     std::uint32_t slope_of_cap[count / 2];
     score_tile<count>(c, work, step, spot, rows.seen, bias_tile, s, slope_of_cap);
     if (c.drops) {
-        const Bits kept = kept_bits<count>(c, work, step.head, spot);
         const float factor = kept_factor(c);
 #pragma unroll
         for (int n = 0; n < count; ++n) { dp[n] = kept(n) ? dp[n] * factor : 0.0F; }
@@ -175,12 +174,13 @@ __device__ void gather_queries(GeneralMemory<S>& memory, const GeneralCall& g, c
     multiply_rows<S, tile>(s, own_q, own_tile, m.other[0][ring.stage], tile);
     multiply_rows<S, tile>(dp, own_dout, own_tile, m.other[1][ring.stage], tile);
     wgmma_commit();
+    Step step = m.step[ring.stage];
+    Spot<false> spot{row, step.tile * tile + column};
+    Bits kept = kept_beside<tile / 2>(g.call, work, step, spot);
     wgmma_wait<0>();
     for (;;) {
-        const Step step = memory.common.step[ring.stage];
         release(m.empty[1][ring.stage]);
-        const Spot<false> spot{row, step.tile * tile + column};
-        differentiate<tile / 2, true>(g.call, work, step, spot, rows,
+        differentiate<tile / 2, true>(g.call, work, step, spot, rows, kept,
                                       g.bias_is_copied ? memory.bias[ring.stage] : nullptr, s, dp);
 #pragma unroll
         for (int n = 0; n < tile / 4; ++n) { ds[n] = packed<S::type>(dp[2 * n], dp[2 * n + 1]); }
@@ -202,6 +202,9 @@ __device__ void gather_queries(GeneralMemory<S>& memory, const GeneralCall& g, c
         multiply_rows<S, tile>(s, own_q, own_tile, m.other[0][ring.stage], tile);
         multiply_rows<S, tile>(dp, own_dout, own_tile, m.other[1][ring.stage], tile);
         wgmma_commit();
+        step = m.step[ring.stage];
+        spot.column = step.tile * tile + column;
+        kept = kept_beside<tile / 2>(g.call, work, step, spot);
         wgmma_wait<0>();
         __syncwarp();
         release(m.empty[0][now]);
