@@ -165,7 +165,6 @@ __global__ void __launch_bounds__(threads, 1)
                 (static_cast<std::int64_t>(step.entry) * c.heads + step.head) * g.padded_rows + work.first;
 #pragma unroll
             for (int r = 0; r < 2; ++r) {
-                rows.seen[r] = keys_seen(c, work, work.first + row_in_tile + 8 * r);
                 rows.lse[r] = g.scratch.lse[first_row + row_in_tile + 8 * r];
                 rows.delta[r] = g.scratch.delta[first_row + row_in_tile + 8 * r];
                 rows.dslope[r] = 0;

@@ -116,7 +116,6 @@ __device__ void produce_for_queries(GeneralMemory<S>& memory, const GeneralMaps&
 /// Of a thread's two queries.
 struct QueryRows {
     float lse[2], delta[2], dslope[2];
-    Seen seen[2];
 };
 
 /// dx of a tile from both its products, in dp: queries down, keys across. With `slopes`, what it adds to the gradient
@@ -126,7 +125,8 @@ __device__ inline void differentiate(const AttentionCall& c, const Work& work, c
                                      QueryRows& rows, Bits kept, const std::uint16_t* bias_tile, float (&s)[count],
                                      float (&dp)[count]) {
     std::uint32_t slope_of_cap[count / 2];
-    score_tile<count>(c, work, step, spot, rows.seen, bias_tile, s, slope_of_cap);
+    score_tile<count>(
+        c, work, step, spot, [&](int i) { return keys_seen(c, work, i); }, bias_tile, s, slope_of_cap);
     if (c.drops) {
         const float factor = kept_factor(c);
 #pragma unroll
@@ -243,7 +243,6 @@ __global__ void __launch_bounds__(threads, 1)
         const std::int64_t first_row = static_cast<std::int64_t>(number.plane) * g.padded_rows + work.first;
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
-            rows.seen[r] = keys_seen(c, work, work.first + row_in_tile + 8 * r);
             rows.lse[r] = g.scratch.lse[first_row + row_in_tile + 8 * r];
             rows.delta[r] = g.scratch.delta[first_row + row_in_tile + 8 * r];
             rows.dslope[r] = 0;

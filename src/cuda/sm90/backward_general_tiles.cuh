@@ -84,10 +84,11 @@ __device__ inline bool has_positions(const AttentionCall& c) {
 }
 
 /// Scores of a tile in units of log2(e), hidden ones -infinity, and the derivative of the soft-cap (where there is
-/// one). `bias`: its tile in shared memory, or null.
-template <int count, bool keys_down>
+/// one), as f16, two in a register: it multiplies what is rounded to 16 bits in the end.
+/// seen_of(row): which columns it sees, asked for at edges. `bias_tile`: in shared memory, or null.
+template <int count, bool keys_down, class SeenOf>
 __device__ inline void score_tile(const AttentionCall& c, const Work& work, const Step& step, Spot<keys_down> spot,
-                                  const Seen (&seen)[2], const std::uint16_t* bias_tile, float (&s)[count],
+                                  const SeenOf& seen_of, const std::uint16_t* bias_tile, float (&s)[count],
                                   std::uint32_t (&slope_of_cap)[count / 2]) {
     if (c.softcap > 0) {
         const float outside = static_cast<float>(c.softcap) * log2_e;
@@ -126,6 +127,7 @@ __device__ inline void score_tile(const AttentionCall& c, const Work& work, cons
         }
     }
     if (step.edge) {
+        const Seen seen[2] = {seen_of(spot.row), seen_of(spot.row + 8)};
 #pragma unroll
         for (int n = 0; n < count; ++n) {
             const int other = spot.in_columns(n), r = n % 4 / 2;
