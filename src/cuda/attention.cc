@@ -236,16 +236,6 @@ void general_backward(detail::Place& place, const AttentionProblem& problem) {
     check_launch("cuda-sm90/general");
 }
 
-/// Of the first GPU: machines with GPUs of several generations say so by name.
-const char* missing_hopper() {
-    int major = 0;
-    if (detail::gpu_count() == 0) { return "this machine has no GPU"; }
-    if (cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0) != cudaSuccess || major != 9) {
-        return "the GPU is not of the Hopper generation";
-    }
-    return nullptr;
-}
-
 }  // namespace
 
 std::vector<AttentionKernel> attention_kernels() {

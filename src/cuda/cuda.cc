@@ -15,6 +15,15 @@ void check(const char* what, cudaError_t error) {
     throw DeviceError(std::string(what) + ": " + cudaGetErrorName(error) + " (" + cudaGetErrorString(error) + ")");
 }
 
+const char* missing_hopper() {
+    int major = 0;
+    if (detail::gpu_count() == 0) { return "this machine has no GPU"; }
+    if (cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0) != cudaSuccess || major != 9) {
+        return "the GPU is not of the Hopper generation";
+    }
+    return nullptr;
+}
+
 void check_launch(const char* kernel) { check(kernel, cudaGetLastError()); }
 
 OnDevice::OnDevice(int index) {

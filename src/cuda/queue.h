@@ -59,6 +59,10 @@ private:
 /// Of the place of a call on a GPU.
 inline CudaQueue& queue_of(detail::Place& place) { return static_cast<CudaQueue&>(*place.queue); }
 
+/// Why the kernels, which are compiled for Hopper alone, cannot run here; null where they can. Of the first GPU:
+/// machines with GPUs of several generations say so by name.
+const char* missing_hopper();
+
 /// After kernels were launched: what the launch itself reported.
 void check_launch(const char* kernel);
 

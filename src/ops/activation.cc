@@ -1,6 +1,7 @@
 #include <heed/activation.h>
 
 #include "cpu/layers/layers.h"
+#include "cuda/layers.h"
 #include "ops/row_checks.h"
 #include "reference/activation.h"
 
@@ -21,7 +22,8 @@ void activation_backward_by_reference(detail::Place& place, const ActivationProb
 
 std::span<const Kernel<ActivationProblem>> activation_kernel_list() {
     static const auto list = kernel_list<ActivationProblem>(
-        {cpu::activation_kernels(),
+        {cuda::activation_kernels(),
+         cpu::activation_kernels(),
          {reference_kernel<ActivationProblem>(activation_by_reference, activation_backward_by_reference)}});
     return list;
 }
@@ -30,7 +32,7 @@ struct ForwardViews {
     ArgumentView gate, up, out;
 };
 
-ActivationProblem checked_activation(const char* function, Activation activation, const ForwardViews& views) {
+ActivationProblem checked_activation(Caller function, Activation activation, const ForwardViews& views) {
     check_rows(function, views.gate);
     const Shape& shape = views.gate.view.shape();
     check_optional_input(function, views.up, shape);
@@ -42,7 +44,8 @@ ActivationProblem checked_activation(const char* function, Activation activation
     return problem;
 }
 
-void forward(Context& context, const char* function, Activation activation, const ForwardViews& views) {
+void forward(Context& context, const char* name, Activation activation, const ForwardViews& views) {
+    const Caller function(name, context);
     ActivationProblem problem = checked_activation(function, activation, views);
     check_output(function, "out", views.out.view, views.gate.view.shape(), float_types);
     check_in_place(function, views.out, {views.gate, views.up});
@@ -54,7 +57,8 @@ struct BackwardViews {
     ArgumentView gate, up, dout, dgate, dup;
 };
 
-void backward(Context& context, const char* function, Activation activation, const BackwardViews& views) {
+void backward(Context& context, const char* name, Activation activation, const BackwardViews& views) {
+    const Caller function(name, context);
     ActivationProblem problem = checked_activation(function, activation, {views.gate, views.up, {}});
     const Shape& shape = views.gate.view.shape();
     check_input(function, views.dout, shape);

@@ -2,6 +2,7 @@
 
 #include "base/place.h"
 #include "cpu/layers/layers.h"
+#include "cuda/layers.h"
 #include "ops/row_checks.h"
 #include "reference/elementwise.h"
 
@@ -20,13 +21,16 @@ void sum_leading_by_reference(detail::Place& place, const SumProblem& p) {
 }
 
 std::span<const Kernel<ElementwiseProblem>> elementwise_kernel_list() {
-    static const auto list = kernel_list<ElementwiseProblem>(
-        {cpu::elementwise_kernels(), {reference_kernel<ElementwiseProblem>(elementwise_by_reference)}});
+    static const auto list =
+        kernel_list<ElementwiseProblem>({cuda::elementwise_kernels(),
+                                         cpu::elementwise_kernels(),
+                                         {reference_kernel<ElementwiseProblem>(elementwise_by_reference)}});
     return list;
 }
 std::span<const Kernel<SumProblem>> sum_leading_kernel_list() {
-    static const auto list =
-        kernel_list<SumProblem>({cpu::sum_leading_kernels(), {reference_kernel<SumProblem>(sum_leading_by_reference)}});
+    static const auto list = kernel_list<SumProblem>({cuda::sum_leading_kernels(),
+                                                      cpu::sum_leading_kernels(),
+                                                      {reference_kernel<SumProblem>(sum_leading_by_reference)}});
     return list;
 }
 
@@ -36,7 +40,7 @@ void run(Context& context, const char* function, const ElementwiseProblem& probl
     }
 }
 
-void check_last_axes(const char* function, const ArgumentView& b, const Shape& shape) {
+void check_last_axes(Caller function, const ArgumentView& b, const Shape& shape) {
     check_rows(function, b);
     const Shape& of_b = b.view.shape();
     const int lacking = shape.rank() - of_b.rank();
@@ -45,8 +49,9 @@ void check_last_axes(const char* function, const ArgumentView& b, const Shape& s
     if (!fits) { refuse(function, b.name, to_string(shape) + " or its last axes", to_string(of_b)); }
 }
 
-void run_elementwise(Context& context, const char* function, const View& a, const View& b, const MutableView& out,
+void run_elementwise(Context& context, const char* name, const View& a, const View& b, const MutableView& out,
                      ElementwiseProblem problem) {
+    const Caller function(name, context);
     check_rows(function, {"a", a});
     if (b) { check_last_axes(function, {"b", b}, a.shape()); }
     check_output(function, "out", out, a.shape(), float_types);
@@ -83,8 +88,9 @@ void convert(Context& context, const View& x, const MutableView& out) {
 }
 
 void fill(Context& context, const MutableView& out, double value) {
-    check_rows("fill", {"out", out});
-    check_output("fill", "out", out, out.shape(), float_types);
+    const Caller function("fill", context);
+    check_rows(function, {"out", out});
+    check_output(function, "out", out, out.shape(), float_types);
     ElementwiseProblem problem;
     problem.shape = rows_shape(out.shape());
     problem.alpha = value;
@@ -93,7 +99,7 @@ void fill(Context& context, const MutableView& out, double value) {
 }
 
 void sum_leading(Context& context, const View& x, const MutableView& out, const SumOptions& options) {
-    constexpr const char* function = "sum_leading";
+    const Caller function("sum_leading", context);
     check_rows(function, {"x", x});
     check_last_axes(function, {"out", out}, x.shape());
     check_output(function, "out", out, out.shape(), float_types);

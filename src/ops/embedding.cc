@@ -1,6 +1,7 @@
 #include <heed/embedding.h>
 
 #include "cpu/layers/layers.h"
+#include "cuda/layers.h"
 #include "ops/row_checks.h"
 #include "reference/embedding.h"
 
@@ -15,12 +16,13 @@ void embedding_backward_by_reference(detail::Place&, const EmbeddingProblem& p) 
 
 std::span<const Kernel<EmbeddingProblem>> embedding_kernel_list() {
     static const auto list = kernel_list<EmbeddingProblem>(
-        {cpu::embedding_kernels(),
+        {cuda::embedding_kernels(),
+         cpu::embedding_kernels(),
          {reference_kernel<EmbeddingProblem>(embedding_by_reference, embedding_backward_by_reference)}});
     return list;
 }
 
-void check_table(const char* function, const ArgumentView& table) {
+void check_table(Caller function, const ArgumentView& table) {
     check_rows(function, table);
     if (table.view.rank() != 2) {
         refuse(function, table.name, "2 axes [classes, size]", to_string(table.view.shape()));
@@ -43,7 +45,7 @@ Shape shape_of_rows(const char* function, const View& ids, std::int64_t columns)
 
 void embedding(Context& context, const View& ids, const View& table, const MutableView& out,
                const EmbeddingOptions& options) {
-    constexpr const char* function = "embedding";
+    const Caller function("embedding", context);
     check_table(function, {"table", table});
     check_output(function, "out", out, shape_of_rows(function, ids, table.extent(1)), float_types);
     check_all_apart(function, {{"out", out}}, {{"table", table}, {"ids", ids}});

@@ -4,6 +4,7 @@
 #include <heed/tensor.h>
 
 #include "cpu/matmul/products.h"
+#include "cuda/layers.h"
 #include "kernel/linear_problem.h"
 #include "ops/linear.h"
 #include "ops/row_checks.h"
@@ -20,7 +21,7 @@ AnyView joined(const AnyView& view) {
     const std::int64_t count = rows_shape(view.shape()).rows;
     if (rows.axes > 1) { return view; }
     const std::int64_t step = rows.axes == 1 ? rows.step[0] : columns;
-    return AnyView(view.dtype(), view.data(), Shape{count, columns}, Shape{step, rows.stride});
+    return AnyView(view.dtype(), view.data(), Shape{count, columns}, Shape{step, rows.stride}, view.device());
 }
 
 template <class AnyView>
@@ -32,7 +33,7 @@ AnyView leading_ones(const AnyView& matrix, int rank) {
         steps[static_cast<std::size_t>(rank - matrix.rank() + axis)] = strides[axis];
     }
     return AnyView(matrix.dtype(), matrix.data(), Shape(std::span<const std::int64_t>(extents)),
-                   Shape(std::span<const std::int64_t>(steps)));
+                   Shape(std::span<const std::int64_t>(steps)), matrix.device());
 }
 
 View transposed(const View& matrix) {
@@ -40,7 +41,7 @@ View transposed(const View& matrix) {
     const int last = matrix.rank() - 1;
     std::swap(shape[last], shape[last - 1]);
     std::swap(strides[last], strides[last - 1]);
-    return View(matrix.dtype(), matrix.data(), shape, strides);
+    return View(matrix.dtype(), matrix.data(), shape, strides, matrix.device());
 }
 
 Shape with_columns(Shape shape, std::int64_t columns) {
@@ -48,7 +49,7 @@ Shape with_columns(Shape shape, std::int64_t columns) {
     return shape;
 }
 
-void check_weight(const char* function, const View& x, const View& weight) {
+void check_weight(Caller function, const View& x, const View& weight) {
     check_rows(function, {"x", x});
     check_rows(function, {"weight", weight});
     const std::int64_t inputs = x.extent(x.rank() - 1);
@@ -97,8 +98,8 @@ void linear_by_reference(detail::Place& place, const LinearProblem& problem) {
 }
 
 std::span<const Kernel<LinearProblem>> linear_kernel_list() {
-    static const auto list =
-        kernel_list<LinearProblem>({cpu::linear_kernels(), {reference_kernel<LinearProblem>(linear_by_reference)}});
+    static const auto list = kernel_list<LinearProblem>(
+        {cuda::linear_kernels(), cpu::linear_kernels(), {reference_kernel<LinearProblem>(linear_by_reference)}});
     return list;
 }
 
@@ -126,7 +127,7 @@ void for_matrices(const View& x, const MutableView& out, const LinearOptions& o,
                 return Shape(std::span(shape.begin() + 1, static_cast<std::size_t>(shape.rank() - 1)));
             };
             return std::remove_cvref_t<decltype(view)>(slice.dtype(), slice.data(), rest(slice.shape()),
-                                                       rest(slice.strides()));
+                                                       rest(slice.strides()), slice.device());
         };
         for (std::int64_t n = 0; n < x.extent(0); ++n) {
             LinearOptions options = o;
@@ -166,7 +167,7 @@ void for_prepared(const char* function, const View& x, const MutableView& out, c
 }
 
 void linear(Context& context, const View& x, const View& weight, const MutableView& out, const LinearOptions& o) {
-    constexpr const char* function = "linear";
+    const Caller function("linear", context);
     check_weight(function, x, weight);
     const Shape shape = with_columns(x.shape(), weight.extent(0));
     check_output(function, "out", out, shape, float_types);
@@ -181,7 +182,7 @@ void linear(Context& context, const View& x, const View& weight, const MutableVi
 
 void linear_backward(Context& context, const View& x, const View& weight, const View& dout,
                      const LinearGradients& gradients, const LinearBackwardOptions& o) {
-    constexpr const char* function = "linear_backward";
+    const Caller function("linear_backward", context);
     check_weight(function, x, weight);
     const Shape shape = with_columns(x.shape(), weight.extent(0));
     check_input(function, {"dout", dout}, shape);
@@ -198,7 +199,7 @@ void linear_backward(Context& context, const View& x, const View& weight, const 
     Tensor after;
     View dz = dout;
     if (o.activation != Activation::none) {
-        after = Tensor::uninitialised(dout.dtype(), shape);
+        after = Tensor::uninitialised(dout.dtype(), shape, context.device());
         activate_backward(context, o.activation, o.before_activation, dout, after);
         dz = after;
     }

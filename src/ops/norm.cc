@@ -1,6 +1,7 @@
 #include <heed/norm.h>
 
 #include "cpu/layers/layers.h"
+#include "cuda/layers.h"
 #include "ops/row_checks.h"
 #include "reference/norm.h"
 
@@ -22,8 +23,10 @@ void norm_backward_by_reference(detail::Place& place, const NormProblem& p) {
 }
 
 std::span<const Kernel<NormProblem>> norm_kernel_list() {
-    static const auto list = kernel_list<NormProblem>(
-        {cpu::norm_kernels(), {reference_kernel<NormProblem>(norm_by_reference, norm_backward_by_reference)}});
+    static const auto list =
+        kernel_list<NormProblem>({cuda::norm_kernels(),
+                                  cpu::norm_kernels(),
+                                  {reference_kernel<NormProblem>(norm_by_reference, norm_backward_by_reference)}});
     return list;
 }
 
@@ -31,8 +34,9 @@ void check_norm_eps(const char* function, double eps) {
     if (!(eps >= 0 && eps < 1e30)) { refuse(function, "eps", "a finite number from 0 up", std::to_string(eps)); }
 }
 
-void normalise(Context& context, const char* function, bool centred, const View& x, const MutableView& out,
+void normalise(Context& context, const char* name, bool centred, const View& x, const MutableView& out,
                const NormOptions& o) {
+    const Caller function(name, context);
     check_rows(function, {"x", x});
     const Shape& shape = x.shape();
     const Shape row{shape[shape.rank() - 1]};
@@ -61,8 +65,9 @@ void normalise(Context& context, const char* function, bool centred, const View&
     if (shape.elements() > 0) { run_forward(context, norm_kernel_list(), {function}, problem); }
 }
 
-void normalise_backward(Context& context, const char* function, bool centred, const View& s, const View& dout,
+void normalise_backward(Context& context, const char* name, bool centred, const View& s, const View& dout,
                         const NormGradients& gradients, const NormBackwardOptions& o) {
+    const Caller function(name, context);
     check_rows(function, {"s", s});
     const Shape& shape = s.shape();
     const Shape row{shape[shape.rank() - 1]};

@@ -2,6 +2,7 @@
 
 #include "base/overlap.h"
 #include "cpu/rope/rope.h"
+#include "cuda/layers.h"
 #include "kernel/rope_problem.h"
 #include "ops/attention_checks.h"
 #include "ops/positions_checks.h"
@@ -54,6 +55,7 @@ RopeProblem checked(Caller function, const char* input, const View& x, const cha
     }
     problem.x = x;
     problem.out = out;
+    if (options.positions) { check_memory(function.function, "positions", options.positions); }  // read here
     problem.positions = checked_positions(function, "positions", options.positions, x.extent(0), x.extent(2));
     check_apart(function, output, out, "positions", options.positions);
     check_first(function, options.first, x.extent(2), options.positions);
@@ -65,7 +67,8 @@ RopeProblem checked(Caller function, const char* input, const View& x, const cha
 }
 
 std::span<const Kernel<RopeProblem>> rope_kernel_list() {
-    static const auto list = kernel_list<RopeProblem>({cpu::rope_kernels(), {reference::rope_kernel()}});
+    static const auto list =
+        kernel_list<RopeProblem>({cuda::rope_kernels(), cpu::rope_kernels(), {reference::rope_kernel()}});
     return list;
 }
 

@@ -7,26 +7,26 @@
 
 namespace heed {
 
-void check_rows(const char* function, const ArgumentView& x) {
+void check_rows(Caller function, const ArgumentView& x) {
     if (!x.view) { refuse(function, x.name, "a tensor", "none"); }
     if (x.view.rank() < 1) { refuse(function, x.name, "at least 1 axis", to_string(x.view.shape())); }
     check_memory(function, x.name, x.view);
     check_dtype(function, x.name, x.view, float_types);
 }
 
-void check_input(const char* function, const ArgumentView& x, const Shape& shape) {
+void check_input(Caller function, const ArgumentView& x, const Shape& shape) {
     if (!x.view) { refuse(function, x.name, "a tensor of shape " + to_string(shape), "none"); }
     check_optional_input(function, x, shape);
 }
 
-void check_optional_input(const char* function, const ArgumentView& x, const Shape& shape) {
+void check_optional_input(Caller function, const ArgumentView& x, const Shape& shape) {
     if (!x.view) { return; }
     if (!(x.view.shape() == shape)) { refuse(function, x.name, to_string(shape), to_string(x.view.shape())); }
     check_memory(function, x.name, x.view);
     check_dtype(function, x.name, x.view, float_types);
 }
 
-void check_optional_output(const char* function, const ArgumentView& x, const Shape& shape) {
+void check_optional_output(Caller function, const ArgumentView& x, const Shape& shape) {
     if (x.view) { check_output(function, x.name, x.view, shape, float_types); }
 }
 

@@ -20,12 +20,12 @@ struct ArgumentView {
 };
 
 /// A float tensor of at least one axis.
-void check_rows(const char* function, const ArgumentView& x);
+void check_rows(Caller function, const ArgumentView& x);
 /// A float tensor of this shape; an absent one passes where it is optional.
-void check_input(const char* function, const ArgumentView& x, const Shape& shape);
-void check_optional_input(const char* function, const ArgumentView& x, const Shape& shape);
+void check_input(Caller function, const ArgumentView& x, const Shape& shape);
+void check_optional_input(Caller function, const ArgumentView& x, const Shape& shape);
 /// An output of this shape and any float type, or absent.
-void check_optional_output(const char* function, const ArgumentView& x, const Shape& shape);
+void check_optional_output(Caller function, const ArgumentView& x, const Shape& shape);
 /// Outputs may be an input itself, element for element, but share nothing otherwise.
 void check_in_place(const char* function, const ArgumentView& output, std::initializer_list<ArgumentView> inputs);
 /// Outputs share nothing with one another, nor with these inputs.

@@ -10,6 +10,7 @@
 #include <heed/merge.h>
 #include <heed/norm.h>
 #include <heed/positions.h>
+#include <heed/rotary.h>
 
 #include "conformance/problem.h"
 #include "conformance/tolerance.h"
@@ -55,6 +56,21 @@ void add_rope(std::vector<Operation>& all) {
                            }});
             all.push_back({name + " backward", {shape}, {shape}, [=](Context& c, const Views& in, const Targets& out) {
                                rope_backward(c, in[0], out[0], table, {.first = 1000});
+                           }});
+        }
+    }
+}
+
+void add_rotate(std::vector<Operation>& all) {
+    for (const Pairing pairing : {Pairing::halves, Pairing::interleaved}) {
+        const Shape shape{2, 3, 37, 21}, table{37, 8};
+        for (const bool back : {false, true}) {
+            all.push_back({std::string("rotate") + (back ? " backward" : ""),
+                           {shape, table, table},
+                           {shape},
+                           [=](Context& c, const Views& in, const Targets& out) {
+                               const Rotations by{.cosine = in[1], .sine = in[2], .pairing = pairing};
+                               back ? rotate_backward(c, in[0], out[0], by) : rotate(c, in[0], out[0], by);
                            }});
         }
     }
@@ -216,6 +232,7 @@ void add_gated_linear_attention(std::vector<Operation>& all) {
 std::vector<Operation> operations() {
     std::vector<Operation> all;
     add_rope(all);
+    add_rotate(all);
     add_matmul(all);
     add_merge(all);
     add_linear_attention(all);

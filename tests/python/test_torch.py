@@ -151,6 +151,14 @@ def double(*shape):
     return torch.randn(shape, dtype=torch.float64, requires_grad=True)
 
 
+def test_gradcheck_of_rotations():
+    cosine, sine = torch.randn(2, 5, 3, dtype=torch.float64), torch.randn(2, 5, 3, dtype=torch.float64)
+    for pairing in ("halves", "interleaved"):
+        assert gradcheck(lambda x, p=pairing: ht.rotate(x, cosine, sine, pairing=p), (double(2, 2, 5, 7),))
+    with pytest.raises(ValueError, match="need no gradient"):
+        ht.rotate(double(2, 2, 5, 7), cosine.requires_grad_(), sine)
+
+
 def test_gradcheck_of_gated_linear_attention():
     q, k, v, s = double(1, 2, 5, 3), double(1, 2, 5, 3), double(1, 2, 5, 4), double(1, 2, 3, 4)
     beta = torch.rand(1, 2, 5, dtype=torch.float64, requires_grad=True)

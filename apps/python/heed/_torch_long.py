@@ -37,6 +37,32 @@ def rope(x: torch.Tensor, table: RopeTable, *, positions: Any = None, first: int
     return Rope.apply(x, table, options, False) if records_gradient(x) else _core.rope(x, table, **options)
 
 
+class Rotate(torch.autograd.Function):
+    """Linear in x as Rope is."""
+
+    @staticmethod
+    def forward(ctx, x, by, options, back):  # type: ignore[no-untyped-def]
+        ctx.by, ctx.options, ctx.back = by, options, back
+        return (_core.rotate_backward if back else _core.rotate)(x, *by, **options)
+
+    @staticmethod
+    def backward(ctx, dout):  # type: ignore[no-untyped-def]
+        return Rotate.apply(dout, ctx.by, ctx.options, not ctx.back), None, None, None
+
+
+def rotate(x: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor, **options: Any) -> Any:
+    """heed.rotate with gradients for x [B,H,T,D]; cosine and sine are tables that need none.
+
+    >>> x = torch.ones(1, 1, 3, 4, requires_grad=True)
+    >>> heed.torch.rotate(x, torch.ones(3, 2), torch.zeros(3, 2)).sum().backward()
+    """
+    require_plain("rotate", x, cosine, sine)
+    if records_gradient(cosine, sine):
+        raise ValueError("[rotate] cosine, sine: expected tables that need no gradient, got one that does")
+    by = (cosine, sine)
+    return Rotate.apply(x, by, options, False) if records_gradient(x) else _core.rotate(x, *by, **options)
+
+
 class LinearAttend(torch.autograd.Function):
     @staticmethod
     def forward(ctx, q, k, v, s, z, decay, log_decay, beta, options):  # type: ignore[no-untyped-def]

@@ -10,5 +10,6 @@ from ._torch_long import InfiniState as InfiniState
 from ._torch_long import infini_attention as infini_attention
 from ._torch_long import linear_attention as linear_attention
 from ._torch_long import rope as rope
+from ._torch_long import rotate as rotate
 from ._transformers import register_transformers as register_transformers
 from ._transformers import transformers_attention as transformers_attention

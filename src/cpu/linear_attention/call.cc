@@ -138,7 +138,9 @@ bool state_in_place(const LinearCall& call, std::int64_t lanes) {
 
 GatedCall make_gated_call(const LinearAttentionProblem& p) {
     GatedCall call{make_linear_call(p), {}, {}, {}, {}};
-    const bool few = p.options.form == LinearForm::recurrent;
+    constexpr std::int64_t few_tokens = 8;
+    const bool few = !p.dout && (p.options.form == LinearForm::recurrent ||
+                                 (p.options.form == LinearForm::automatic && p.keys <= few_tokens));
     call.chunk = few ? 1 : std::min({call.chunk, most_gated_chunk, std::max<std::int64_t>(p.keys, 1)});
     call.log_decay = tensor4(p.options.log_decay);
     call.beta = tensor4(p.options.beta);

@@ -26,7 +26,9 @@ template <class Isa>
 void gated_forward(detail::Pool& pool, const LinearAttentionProblem& problem) {
     const GatedCall call = make_gated_call(problem);
     each_gated_unit<Isa>(pool, call, false, call.batch * call.states, [&](GatedScratch& scratch, std::int64_t unit) {
-        GatedForward<Isa>(call, scratch).run(unit / call.states, unit % call.states);
+        GatedForward<Isa> forward(call, scratch);
+        call.chunk == 1 ? forward.run_steps(unit / call.states, unit % call.states)
+                        : forward.run(unit / call.states, unit % call.states);
     });
 }
 

@@ -165,7 +165,6 @@ __global__ void __launch_bounds__(threads, 1)
                 (static_cast<std::int64_t>(step.entry) * c.heads + step.head) * g.padded_rows + work.first;
 #pragma unroll
             for (int r = 0; r < 2; ++r) {
-                rows.seen[r] = keys_seen(c, work, work.first + row_in_tile + 8 * r);
                 rows.lse[r] = g.scratch.lse[first_row + row_in_tile + 8 * r];
                 rows.delta[r] = g.scratch.delta[first_row + row_in_tile + 8 * r];
                 rows.dslope[r] = 0;
@@ -177,10 +176,12 @@ __global__ void __launch_bounds__(threads, 1)
             multiply_rows<S, tile>(s, &m.own[own.stage][0][0][64 * warpgroup], own_tile, m.other[0][ring.stage], tile);
             multiply_rows<S, tile>(dp, &m.own[own.stage][1][0][64 * warpgroup], own_tile, m.other[1][ring.stage], tile);
             wgmma_commit();
+            const Spot<false> spot{work.first + row_in_tile, step.tile * tile + column};
+            const Bits kept = kept_beside<tile / 2>(c, work, step, spot);
             wgmma_wait<0>();
             release(m.own_empty[own.stage]);
             release(m.empty[1][ring.stage]);
-            differentiate<tile / 2, false>(c, work, step, {work.first + row_in_tile, step.tile * tile + column}, rows,
+            differentiate<tile / 2, false>(c, work, step, spot, rows, kept,
                                            g.bias_is_copied ? memory.bias[ring.stage] : nullptr, s, dp);
             __syncwarp();  // every lane has read the bias
             release(m.empty[0][ring.stage]);

@@ -129,18 +129,22 @@ __device__ void produce_for_keys(GeneralMemory<S>& memory, const GeneralMaps& ma
     }
 }
 
+/// Queries [begin, end) that see key j; everything where positions are explicit.
+__device__ inline Seen queries_seeing(const AttentionCall& c, const Work& work, int j) {
+    return has_positions(c) ? Seen{0, j < work.keys ? work.queries : 0} : seeing(c, work, j);
+}
+
 /// Keys down, queries across. Scores are turned into weights before the other product begins: there are no registers
 /// for both.
 template <class S>
 __device__ void gather_keys(GeneralMemory<S>& memory, const GeneralCall& g, const Work& work, Ring<stages>& ring,
-                            int own_stage, const Seen (&seen)[2], float (&dk)[S::size / 2], float (&dv)[S::size / 2]) {
+                            int own_stage, float (&dk)[S::size / 2], float (&dv)[S::size / 2]) {
     constexpr int tile = S::other_tile;
     Memory<S>& m = memory.common;
     const AttentionCall& c = g.call;
     const int warpgroup = static_cast<int>(threadIdx.x) / 128 - 1, column = static_cast<int>(threadIdx.x) % 4 * 2;
     const int row =
         work.first + (static_cast<int>(threadIdx.x) - 128) / 32 * 16 + static_cast<int>(threadIdx.x) % 32 / 4;
-    const float factor = kept_factor(c);
     const auto* own_k = &m.own[own_stage][0][0][64 * warpgroup];
     const auto* own_v = &m.own[own_stage][1][0][64 * warpgroup];
     float s[tile / 2];
@@ -150,14 +154,15 @@ __device__ void gather_keys(GeneralMemory<S>& memory, const GeneralCall& g, cons
     wgmma_commit();
     wgmma_wait<0>();
     for (;;) {
-        const Step step = memory.common.step[ring.stage];
-        const Spot<true> spot{row, step.tile * tile + column};
         std::uint32_t p[tile / 4], weight[tile / 4], ds[tile / 4];  // in 16 bits: registers are scarce
         Bits kept{{~0U, ~0U}};
         {
+            const Step step = m.step[ring.stage];
+            const Spot<true> spot{row, step.tile * tile + column};
             std::uint32_t slope_of_cap[tile / 4];
-            score_tile<tile / 2>(c, work, step, spot, seen, g.bias_is_copied ? memory.bias[ring.stage] : nullptr, s,
-                                 slope_of_cap);
+            score_tile<tile / 2>(
+                c, work, step, spot, [&](int key) { return queries_seeing(c, work, key); },
+                g.bias_is_copied ? memory.bias[ring.stage] : nullptr, s, slope_of_cap);
 #pragma unroll
             for (int n = 0; n < tile / 2; ++n) {
                 s[n] = exp2_fast(s[n] - m.lse[ring.stage][n / 4 * 8 + column + n % 2]);
@@ -171,6 +176,7 @@ __device__ void gather_keys(GeneralMemory<S>& memory, const GeneralCall& g, cons
 #pragma unroll
             for (int n = 0; n < tile / 4; ++n) { weight[n] = packed<S::type>(s[2 * n], s[2 * n + 1]); }
             if (c.drops) {
+                // Not while products run, as in the other sweep: there are no registers for both.
                 kept = kept_bits<tile / 2>(c, work, step.head, spot);
 #pragma unroll
                 for (int n = 0; n < tile / 4; ++n) {
@@ -186,6 +192,7 @@ __device__ void gather_keys(GeneralMemory<S>& memory, const GeneralCall& g, cons
         wgmma_commit();
         wgmma_wait<0>();
         if (c.drops) {
+            const float factor = kept_factor(c);
 #pragma unroll
             for (int n = 0; n < tile / 2; ++n) { dp[n] = kept(n) ? dp[n] * factor : 0.0F; }
         }
@@ -198,7 +205,7 @@ __device__ void gather_keys(GeneralMemory<S>& memory, const GeneralCall& g, cons
         for (int n = 0; n < tile / 4; ++n) { ds[n] = packed<S::type>(dp[2 * n], dp[2 * n + 1]); }
         const int now = ring.stage;
         ring.advance();
-        if (step.last) {
+        if (static_cast<const volatile Step&>(m.step[now]).last) {  // read again: a register less through the products
             wgmma_fence();
             multiply_columns<S, tile>(dk, ds, m.other[0][now]);
             wgmma_commit();
@@ -241,7 +248,6 @@ __global__ void __launch_bounds__(threads, 1)
     Ring<2> slot;
     Ring<own_stages> own;
     const int warpgroup = static_cast<int>(threadIdx.x) / 128 - 1;
-    const int row_in_tile = (static_cast<int>(threadIdx.x) - 128) / 32 * 16 + static_cast<int>(threadIdx.x) % 32 / 4;
     for (;;) {
         barrier_wait(m.tile_full[slot.stage], slot.phase);
         const Work& work = m.work[slot.stage];
@@ -250,14 +256,8 @@ __global__ void __launch_bounds__(threads, 1)
 #pragma unroll
         for (int n = 0; n < S::size / 2; ++n) { dk[n] = dv[n] = 0; }
         if (!work.nothing()) {
-            Seen seen[2];
-#pragma unroll
-            for (int r = 0; r < 2; ++r) {
-                const int key = work.first + row_in_tile + 8 * r;
-                seen[r] = has_positions(c) ? Seen{0, key < work.keys ? work.queries : 0} : seeing(c, work, key);
-            }
             barrier_wait(m.own_full[own.stage], own.phase);
-            gather_keys<S>(memory, g, work, ring, own.stage, seen, dk, dv);
+            gather_keys<S>(memory, g, work, ring, own.stage, dk, dv);
             release(m.own_empty[own.stage]);
             own.advance();
         }

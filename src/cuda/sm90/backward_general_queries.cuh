@@ -116,19 +116,18 @@ __device__ void produce_for_queries(GeneralMemory<S>& memory, const GeneralMaps&
 /// Of a thread's two queries.
 struct QueryRows {
     float lse[2], delta[2], dslope[2];
-    Seen seen[2];
 };
 
 /// dx of a tile from both its products, in dp: queries down, keys across. With `slopes`, what it adds to the gradient
 /// of the slope is added, and the derivative of the soft-cap is in.
 template <int count, bool whole>
 __device__ inline void differentiate(const AttentionCall& c, const Work& work, const Step& step, Spot<false> spot,
-                                     QueryRows& rows, const std::uint16_t* bias_tile, float (&s)[count],
+                                     QueryRows& rows, Bits kept, const std::uint16_t* bias_tile, float (&s)[count],
                                      float (&dp)[count]) {
     std::uint32_t slope_of_cap[count / 2];
-    score_tile<count>(c, work, step, spot, rows.seen, bias_tile, s, slope_of_cap);
+    score_tile<count>(
+        c, work, step, spot, [&](int i) { return keys_seen(c, work, i); }, bias_tile, s, slope_of_cap);
     if (c.drops) {
-        const Bits kept = kept_bits<count>(c, work, step.head, spot);
         const float factor = kept_factor(c);
 #pragma unroll
         for (int n = 0; n < count; ++n) { dp[n] = kept(n) ? dp[n] * factor : 0.0F; }
@@ -175,12 +174,13 @@ __device__ void gather_queries(GeneralMemory<S>& memory, const GeneralCall& g, c
     multiply_rows<S, tile>(s, own_q, own_tile, m.other[0][ring.stage], tile);
     multiply_rows<S, tile>(dp, own_dout, own_tile, m.other[1][ring.stage], tile);
     wgmma_commit();
+    Step step = m.step[ring.stage];
+    Spot<false> spot{row, step.tile * tile + column};
+    Bits kept = kept_beside<tile / 2>(g.call, work, step, spot);
     wgmma_wait<0>();
     for (;;) {
-        const Step step = memory.common.step[ring.stage];
         release(m.empty[1][ring.stage]);
-        const Spot<false> spot{row, step.tile * tile + column};
-        differentiate<tile / 2, true>(g.call, work, step, spot, rows,
+        differentiate<tile / 2, true>(g.call, work, step, spot, rows, kept,
                                       g.bias_is_copied ? memory.bias[ring.stage] : nullptr, s, dp);
 #pragma unroll
         for (int n = 0; n < tile / 4; ++n) { ds[n] = packed<S::type>(dp[2 * n], dp[2 * n + 1]); }
@@ -202,6 +202,9 @@ __device__ void gather_queries(GeneralMemory<S>& memory, const GeneralCall& g, c
         multiply_rows<S, tile>(s, own_q, own_tile, m.other[0][ring.stage], tile);
         multiply_rows<S, tile>(dp, own_dout, own_tile, m.other[1][ring.stage], tile);
         wgmma_commit();
+        step = m.step[ring.stage];
+        spot.column = step.tile * tile + column;
+        kept = kept_beside<tile / 2>(g.call, work, step, spot);
         wgmma_wait<0>();
         __syncwarp();
         release(m.empty[0][now]);
@@ -240,7 +243,6 @@ __global__ void __launch_bounds__(threads, 1)
         const std::int64_t first_row = static_cast<std::int64_t>(number.plane) * g.padded_rows + work.first;
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
-            rows.seen[r] = keys_seen(c, work, work.first + row_in_tile + 8 * r);
             rows.lse[r] = g.scratch.lse[first_row + row_in_tile + 8 * r];
             rows.delta[r] = g.scratch.delta[first_row + row_in_tile + 8 * r];
             rows.dslope[r] = 0;

@@ -84,21 +84,21 @@ __device__ inline bool has_positions(const AttentionCall& c) {
 }
 
 /// Scores of a tile in units of log2(e), hidden ones -infinity, and the derivative of the soft-cap (where there is
-/// one). `bias`: its tile in shared memory, or null.
-template <int count, bool keys_down>
+/// one), as f16, two in a register: it multiplies what is rounded to 16 bits in the end.
+/// seen_of(row): which columns it sees, asked for at edges. `bias_tile`: in shared memory, or null.
+template <int count, bool keys_down, class SeenOf>
 __device__ inline void score_tile(const AttentionCall& c, const Work& work, const Step& step, Spot<keys_down> spot,
-                                  const Seen (&seen)[2], const std::uint16_t* bias_tile, float (&s)[count],
+                                  const SeenOf& seen_of, const std::uint16_t* bias_tile, float (&s)[count],
                                   std::uint32_t (&slope_of_cap)[count / 2]) {
     if (c.softcap > 0) {
-        const float inside = static_cast<float>(c.scale / c.softcap);
         const float outside = static_cast<float>(c.softcap) * log2_e;
-#pragma unroll
-        for (int n = 0; n < count; n += 2) {
-            const float low = tanh_fast(s[n] * inside), high = tanh_fast(s[n + 1] * inside);
-            slope_of_cap[n / 2] = packed<Half::f16>(1 - low * low, 1 - high * high);
-            s[n] = outside * low;
-            s[n + 1] = outside * high;
-        }
+        float before = 0;
+        each_bent(c, s, [&](int n, float bent) {
+            const float slope = 1 - bent * bent;
+            if (n % 2 != 0) { slope_of_cap[n / 2] = packed<Half::f16>(before, slope); }
+            before = slope;
+            s[n] = outside * bent;
+        });
     } else {
         const float scale = static_cast<float>(c.scale * 1.4426950408889634);
 #pragma unroll
@@ -127,6 +127,7 @@ __device__ inline void score_tile(const AttentionCall& c, const Work& work, cons
         }
     }
     if (step.edge) {
+        const Seen seen[2] = {seen_of(spot.row), seen_of(spot.row + 8)};
 #pragma unroll
         for (int n = 0; n < count; ++n) {
             const int other = spot.in_columns(n), r = n % 4 / 2;
@@ -149,6 +150,12 @@ __device__ inline float unpacked(const std::uint32_t* pairs, int n) {
 /// What dropout multiplies the weights with that it keeps.
 __device__ inline float kept_factor(const AttentionCall& c) {
     return c.drops ? static_cast<float>(1 / (1 - c.drop_probability)) : 1.0F;
+}
+
+/// What dropout keeps. It needs no product, so it may be found while they run.
+template <int count, bool keys_down>
+__device__ inline Bits kept_beside(const AttentionCall& c, const Work& work, const Step& step, Spot<keys_down> spot) {
+    return c.drops ? kept_bits<count>(c, work, step.head, spot) : Bits{{~0U, ~0U}};
 }
 
 /// Keys [begin, end) that query i sees, and queries that see key j; everything where positions are explicit.

@@ -216,10 +216,8 @@ struct GeneralConsumer {
     __device__ void score(Scores<S>& s, const Work& work, const Rows& rows, const Step& step, Spot<false> spot) {
         const AttentionCall& c = g.call;
         if (c.softcap > 0) {
-            const float inside = static_cast<float>(c.scale / c.softcap);
             const float outside = static_cast<float>(c.softcap) * log2_e;
-#pragma unroll
-            for (int n = 0; n < count; ++n) { s[n] = outside * tanh_fast(s[n] * inside); }
+            each_bent(c, s, [&](int n, float bent) { s[n] = outside * bent; });
         } else {
             const float scale = static_cast<float>(c.scale * 1.4426950408889634);
 #pragma unroll
@@ -271,13 +269,17 @@ struct GeneralConsumer {
         }
     }
 
+    /// What dropout keeps, found while products run: it needs none of them.
+    __device__ Bits kept_beside(const Work& work, Spot<false> spot) const {
+        return g.call.drops ? kept_bits<count>(g.call, work, work.head, spot) : Bits{{~0U, ~0U}};
+    }
+
     /// From products to weights that are ready to meet their values.
     __device__ void weigh(Scores<S>& s, Weights<S>& p, Output<S>& o, const Work& work, Rows& rows, const Step& step,
-                          Spot<false> spot) {
+                          Spot<false> spot, Bits kept) {
         score(s, work, rows, step, spot);
         softmax(s, rows);
         if (g.call.drops) {
-            const Bits kept = kept_bits<count>(g.call, work, work.head, spot);
 #pragma unroll
             for (int n = 0; n < count; ++n) {
                 if (!kept(n)) { s[n] = 0; }
@@ -302,11 +304,12 @@ struct GeneralConsumer {
         wgmma_fence();
         multiply_keys<S>(s, fresh_descriptor(q), fresh_descriptor(m.k[k.stage]));
         wgmma_commit();
+        Bits kept = kept_beside(work, spot);
         wgmma_wait<0>();
         for (;;) {
             if (threadIdx.x % 32 == 0) { barrier_arrive(m.k_empty[k.stage]); }
             k.advance();
-            weigh(s, p, o, work, rows, step, spot);
+            weigh(s, p, o, work, rows, step, spot, kept);
             barrier_wait(m.v_full[v.stage], v.phase);
             if (step.last) { break; }
             barrier_wait(m.k_full[k.stage], k.phase);
@@ -317,6 +320,7 @@ struct GeneralConsumer {
             wgmma_commit();
             multiply_keys<S>(s, fresh_descriptor(q), fresh_descriptor(m.k[k.stage]));
             wgmma_commit();
+            kept = kept_beside(work, spot);
             wgmma_wait<0>();
             if (threadIdx.x % 32 == 0) { barrier_arrive(m.v_empty[v.stage]); }
             v.advance();

@@ -100,9 +100,10 @@ __device__ inline Bits allowed_bits(const AttentionCall& c, const Work& work, in
 __device__ inline std::uint32_t kept_of_four(const AttentionCall& c, std::uint32_t plane, int i, int group) {
     const auto word = philox4x32(
         {static_cast<std::uint32_t>(group), static_cast<std::uint32_t>(i), plane, c.drop_offset}, c.drop_seed);
-    const std::uint64_t least = c.drop_threshold;
-    return (word[0] >= least ? 1U : 0U) | (word[1] >= least ? 2U : 0U) | (word[2] >= least ? 4U : 0U) |
-           (word[3] >= least ? 8U : 0U);
+    const auto least = static_cast<std::uint32_t>(c.drop_threshold);
+    const std::uint32_t kept = (word[0] >= least ? 1U : 0U) | (word[1] >= least ? 2U : 0U) |
+                               (word[2] >= least ? 4U : 0U) | (word[3] >= least ? 8U : 0U);
+    return c.drop_threshold > 0xFFFFFFFFU ? 0U : kept;  // a probability that rounds to 1
 }
 
 /// Dropout by coordinates. The random words of a query come four keys at a time, so the lanes that have the four share
@@ -176,12 +177,20 @@ __device__ inline float reciprocal_fast(float x) {
 }
 
 /// The device's own approximation is wrong in the third digit, which a soft-cap of 50 makes an error of 0.02 in a
-/// score.
+/// score. What is small takes a series: there the difference of two numbers near 1 has lost its digits.
 __device__ inline float tanh_fast(float x) {
     const float far = 1 - 2 * reciprocal_fast(1 + exp2_fast(x * (2 * log2_e)));
     const float square = x * x;
     const float near = x + x * square * (square * (2.0F / 15) - 1.0F / 3);
     return fabsf(x) < 0.1F ? near : far;
+}
+
+/// take(n, tanh of the score over the cap).
+template <int count, class Take>
+__device__ inline void each_bent(const AttentionCall& c, const float (&s)[count], const Take& take) {
+    const float inside = static_cast<float>(c.scale / c.softcap);
+#pragma unroll
+    for (int n = 0; n < count; ++n) { take(n, tanh_fast(s[n] * inside)); }
 }
 
 /// take(n, bias) where it lies, of a type that is the same for every thread.

@@ -53,6 +53,23 @@ TEST(Rotate, TablesOfFrequenciesAreRope) {
     }
 }
 
+TEST(Rotate, NarrowTypesAreRotatedInFloat) {
+    const Tensor x = random_tensor({2, 3, 40, 12}, 10), cosine = random_tensor({2, 40, 5}, 11);
+    const Tensor sine = random_tensor({2, 40, 5}, 12);
+    for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
+        const Tensor narrow = x.to(dtype);
+        for (const Pairing pairing : {Pairing::halves, Pairing::interleaved}) {
+            Context one(1), several(5);
+            Tensor expected(DType::f64, x.shape()), same(dtype, x.shape()), wide(DType::f32, x.shape());
+            rotate(one, narrow.to(DType::f64), expected, {.cosine = cosine, .sine = sine, .pairing = pairing});
+            rotate(one, narrow, same, {.cosine = cosine, .sine = sine, .pairing = pairing});
+            rotate(several, narrow, wide, {.cosine = cosine, .sine = sine, .pairing = pairing});
+            EXPECT_LE(most_apart(wide.to(DType::f64), expected), 1e-5);
+            EXPECT_LE(most_apart(same.to(DType::f64), expected), dtype == DType::bf16 ? 0.1 : 1e-2);
+        }
+    }
+}
+
 TEST(Rotate, BackwardIsTheTranspose) {
     Context context(1);
     const Tensor x = random_tensor({2, 2, 5, 7}, 2), dout = random_tensor({2, 2, 5, 7}, 3);

@@ -1,0 +1,425 @@
+/// The layers' operations on the device, of any type and stride: what a model needs beside attention, right first.
+/// Every number is written by one thread from sums in a fixed order, so that no run differs from another.
+
+#include "cuda/layers_any.h"
+#include "cuda/numbers.cuh"
+
+namespace heed::cuda {
+namespace {
+
+constexpr int row_threads = 256;
+
+__device__ inline std::int64_t row_offset(const TensorRows& x, std::int64_t n) {
+    std::int64_t offset = 0;
+    for (int axis = x.axes - 1; axis > 0; --axis) {
+        offset += n % x.extent[axis] * x.step[axis];
+        n /= x.extent[axis];
+    }
+    return x.axes > 0 ? offset + n * x.step[0] : offset;
+}
+/// Element `column` of row n, or `absent`.
+template <class A>
+__device__ inline A number(const TensorRows& x, std::int64_t n, std::int64_t column, A absent = 0) {
+    return x.present ? load_as<A>(x.dtype, x.data, row_offset(x, n) + column * x.stride) : absent;
+}
+template <class A>
+__device__ inline void put_number(const TensorRows& x, std::int64_t n, std::int64_t column, A value) {
+    if (x.present) { store_as<A>(x.dtype, x.data, row_offset(x, n) + column * x.stride, value); }
+}
+
+/// The sum over the block, in the same order each time; every thread gets it.
+template <class A>
+__device__ A block_sum(A x) {
+    __shared__ A partial[row_threads / 32];
+    for (int apart = 16; apart > 0; apart /= 2) { x += __shfl_xor_sync(~0U, x, apart); }
+    __syncthreads();
+    if (threadIdx.x % 32 == 0) { partial[threadIdx.x / 32] = x; }
+    __syncthreads();
+    A sum = 0;
+    for (int warp = 0; warp < row_threads / 32; ++warp) { sum += partial[warp]; }
+    return sum;
+}
+
+// ---- norms ---------------------------------------------------------------------------------------------------------
+
+template <class A>
+struct Statistics {
+    A mean, rstd;
+};
+
+/// Of row n of x (+ residual); one block.
+template <class A>
+__device__ Statistics<A> statistics_of(const NormProblem& p, std::int64_t n) {
+    const auto columns = static_cast<A>(p.shape.columns);
+    A mean = 0;
+    if (p.centred) {
+        for (std::int64_t c = threadIdx.x; c < p.shape.columns; c += row_threads) {
+            mean += number<A>(p.x, n, c) + number<A>(p.residual, n, c);
+        }
+        mean = block_sum(mean) / columns;
+    }
+    A squares = 0;
+    for (std::int64_t c = threadIdx.x; c < p.shape.columns; c += row_threads) {
+        const A s = number<A>(p.x, n, c) + number<A>(p.residual, n, c) - mean;
+        squares += s * s;
+    }
+    return {mean, 1 / sqrt(block_sum(squares) / columns + static_cast<A>(p.eps))};
+}
+
+template <class A>
+__device__ inline A weight_at(const NormProblem& p, std::int64_t column) {
+    return p.weight.present ? static_cast<A>(p.weight_offset) + number<A>(p.weight, 0, column) : A{1};
+}
+
+template <class A>
+__global__ void __launch_bounds__(row_threads) norm_rows(const __grid_constant__ NormProblem p) {
+    const std::int64_t n = blockIdx.x;
+    const Statistics<A> of = statistics_of<A>(p, n);
+    for (std::int64_t c = threadIdx.x; c < p.shape.columns; c += row_threads) {
+        const A s = number<A>(p.x, n, c) + number<A>(p.residual, n, c);
+        put_number<A>(p.sum, n, c, s);
+        put_number<A>(p.out, n, c, weight_at<A>(p, c) * ((s - of.mean) * of.rstd) + number<A>(p.bias, 0, c));
+    }
+}
+
+template <class A>
+__global__ void __launch_bounds__(row_threads)
+    norm_statistics(const __grid_constant__ NormProblem p, Statistics<A>* statistics) {
+    const Statistics<A> of = statistics_of<A>(p, blockIdx.x);
+    if (threadIdx.x == 0) { statistics[blockIdx.x] = of; }
+}
+
+/// dweight and dbias: 32 columns a block, whose 8 warps share the rows.
+template <class A>
+__global__ void __launch_bounds__(row_threads)
+    norm_gradients_of_weights(const __grid_constant__ NormProblem p, const Statistics<A>* statistics) {
+    constexpr int strips = row_threads / 32;
+    __shared__ A partial[2][strips][32];
+    const int lane = static_cast<int>(threadIdx.x) % 32, strip = static_cast<int>(threadIdx.x) / 32;
+    const std::int64_t c = static_cast<std::int64_t>(blockIdx.x) * 32 + lane;
+    A dweight = 0, dbias = 0;
+    if (c < p.shape.columns) {
+        for (std::int64_t n = strip; n < p.shape.rows; n += strips) {
+            const A dout = number<A>(p.dout, n, c);
+            dweight += dout * ((number<A>(p.x, n, c) - statistics[n].mean) * statistics[n].rstd);
+            dbias += dout;
+        }
+    }
+    partial[0][strip][lane] = dweight;
+    partial[1][strip][lane] = dbias;
+    __syncthreads();
+    if (strip != 0 || c >= p.shape.columns) { return; }
+    for (int other = 1; other < strips; ++other) {
+        dweight += partial[0][other][lane];
+        dbias += partial[1][other][lane];
+    }
+    if (p.accumulate) {
+        dweight += number<A>(p.dweight, 0, c);
+        dbias += number<A>(p.dbias, 0, c);
+    }
+    put_number<A>(p.dweight, 0, c, dweight);
+    put_number<A>(p.dbias, 0, c, dbias);
+}
+
+/// With y the normalised row and h = w dout: dx = rstd (h - mean(h) - y mean(h y)) + dsum, without mean(h) in RMS norm.
+template <class A>
+__global__ void __launch_bounds__(row_threads)
+    norm_gradients_of_rows(const __grid_constant__ NormProblem p, const Statistics<A>* statistics) {
+    const std::int64_t n = blockIdx.x;
+    const Statistics<A> of = statistics[n];
+    const auto columns = static_cast<A>(p.shape.columns);
+    const auto y_at = [&](std::int64_t c) { return (number<A>(p.x, n, c) - of.mean) * of.rstd; };
+    A mean = 0, along = 0;
+    for (std::int64_t c = threadIdx.x; c < p.shape.columns; c += row_threads) {
+        const A h = number<A>(p.dout, n, c) * weight_at<A>(p, c);
+        mean += h;
+        along += h * y_at(c);
+    }
+    mean = p.centred ? block_sum(mean) / columns : A{0};
+    along = block_sum(along) / columns;
+    for (std::int64_t c = threadIdx.x; c < p.shape.columns; c += row_threads) {
+        const A h = number<A>(p.dout, n, c) * weight_at<A>(p, c);
+        put_number<A>(p.dx, n, c, number<A>(p.dsum, n, c) + of.rstd * (h - mean - y_at(c) * along));
+    }
+}
+
+// ---- one number at a time ------------------------------------------------------------------------------------------
+
+template <class A>
+__device__ inline A sigmoid(A x) {
+    return x >= 0 ? 1 / (1 + exp(-x)) : exp(x) / (1 + exp(x));
+}
+constexpr double gelu_root = 0.79788456080286535588, gelu_cubic = 0.044715, quick = 1.702;
+constexpr double root_half = 0.70710678118654752440, root_two_pi = 2.50662827463100050242;
+
+template <class A>
+__device__ A activated(Activation activation, A x) {
+    switch (activation) {
+        case Activation::relu: return x < 0 ? A{0} : x;
+        case Activation::gelu: return x * erfc(-x * static_cast<A>(root_half)) / 2;
+        case Activation::gelu_tanh:
+            return x / 2 * (1 + tanh(static_cast<A>(gelu_root) * (x + static_cast<A>(gelu_cubic) * x * x * x)));
+        case Activation::quick_gelu: return x * sigmoid(static_cast<A>(quick) * x);
+        case Activation::silu: return x * sigmoid(x);
+        case Activation::tanh: return tanh(x);
+        case Activation::sigmoid: return sigmoid(x);
+        default: return x;
+    }
+}
+
+template <class A>
+__device__ A slope_of(Activation activation, A x) {
+    switch (activation) {
+        case Activation::relu: return x > 0 ? A{1} : x <= 0 ? A{0} : x;
+        case Activation::gelu:
+            return erfc(-x * static_cast<A>(root_half)) / 2 + x * exp(-x * x / 2) / static_cast<A>(root_two_pi);
+        case Activation::gelu_tanh: {
+            const A root = static_cast<A>(gelu_root), cubic = static_cast<A>(gelu_cubic);
+            const A t = tanh(root * (x + cubic * x * x * x));
+            return (1 + t) / 2 + x / 2 * (1 - t * t) * root * (1 + 3 * cubic * x * x);
+        }
+        case Activation::quick_gelu: {
+            const A s = sigmoid(static_cast<A>(quick) * x);
+            return s * (1 + static_cast<A>(quick) * x * (1 - s));
+        }
+        case Activation::silu: {
+            const A s = sigmoid(x);
+            return s * (1 + x * (1 - s));
+        }
+        case Activation::tanh: {
+            const A t = tanh(x);
+            return 1 - t * t;
+        }
+        case Activation::sigmoid: {
+            const A s = sigmoid(x);
+            return s * (1 - s);
+        }
+        default: return A{1};
+    }
+}
+
+/// every(row, column) for all numbers of a shape.
+template <class Every>
+__device__ void for_numbers(const RowsShape& shape, const Every& every) {
+    const std::int64_t count = shape.rows * shape.columns, step = static_cast<std::int64_t>(gridDim.x) * blockDim.x;
+    for (std::int64_t n = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; n < count; n += step) {
+        every(n / shape.columns, n % shape.columns);
+    }
+}
+unsigned blocks_for(std::int64_t numbers) {
+    const std::int64_t blocks = (numbers + row_threads - 1) / row_threads;
+    return static_cast<unsigned>(blocks < 65536 ? blocks : 65536);
+}
+
+template <class A>
+__global__ void __launch_bounds__(row_threads) activate_numbers(const __grid_constant__ ActivationProblem p) {
+    for_numbers(p.shape, [&](std::int64_t n, std::int64_t c) {
+        put_number<A>(p.out, n, c, activated(p.activation, number<A>(p.gate, n, c)) * number<A>(p.up, n, c, 1));
+    });
+}
+template <class A>
+__global__ void __launch_bounds__(row_threads) activation_gradients(const __grid_constant__ ActivationProblem p) {
+    for_numbers(p.shape, [&](std::int64_t n, std::int64_t c) {
+        const A gate = number<A>(p.gate, n, c), up = number<A>(p.up, n, c, 1), dout = number<A>(p.dout, n, c);
+        put_number<A>(p.dgate, n, c, dout * (slope_of(p.activation, gate) * up));
+        put_number<A>(p.dup, n, c, dout * activated(p.activation, gate));
+    });
+}
+template <class A>
+__global__ void __launch_bounds__(row_threads) combine_numbers(const __grid_constant__ ElementwiseProblem p) {
+    const A alpha = static_cast<A>(p.alpha), beta = static_cast<A>(p.beta);
+    for_numbers(p.shape, [&](std::int64_t n, std::int64_t c) {
+        const A a = number<A>(p.a, n, c, 1), b = number<A>(p.b, n, c);
+        put_number<A>(p.out, n, c, p.product ? a * b : p.b.present ? alpha * a + beta * b : alpha * a);
+    });
+}
+template <class A>
+__global__ void __launch_bounds__(row_threads) sum_of_rows(const __grid_constant__ SumProblem p) {
+    for_numbers(p.shape, [&](std::int64_t n, std::int64_t c) {
+        A sum = 0;
+        for (std::int64_t r = 0; r < p.repeats; ++r) { sum += number<A>(p.x, n + r * p.shape.rows, c); }
+        const A before = p.accumulate ? number<A>(p.out, n, c) : A{0};
+        put_number<A>(p.out, n, c, before + static_cast<A>(p.factor) * sum);
+    });
+}
+template <class A>
+__global__ void __launch_bounds__(row_threads) rows_of_table(const __grid_constant__ EmbeddingCall call) {
+    for_numbers({call.rows, call.columns}, [&](std::int64_t n, std::int64_t c) {
+        put_number<A>(call.out, n, c, number<A>(call.table, call.ids[n], c) * static_cast<A>(call.scale));
+    });
+}
+
+/// One thread a pair of a row, and one each for the columns behind the pairs.
+template <class A>
+__global__ void __launch_bounds__(row_threads) rotate_pairs(const __grid_constant__ RopeCall call) {
+    const std::int64_t columns = call.size - call.pairs;
+    for_numbers({call.batch * call.heads * call.length, columns}, [&](std::int64_t n, std::int64_t column) {
+        const std::int64_t t = n % call.length, h = n / call.length % call.heads, b = n / call.length / call.heads;
+        const std::int64_t from = b * call.x.stride[0] + h * call.x.stride[1] + t * call.x.stride[2];
+        const std::int64_t to = b * call.out.stride[0] + h * call.out.stride[1] + t * call.out.stride[2];
+        const auto read = [&](std::int64_t c) {
+            return load_as<A>(call.x.dtype, call.x.data, from + c * call.x.stride[3]);
+        };
+        const auto write = [&](std::int64_t c, A value) {
+            store_as<A>(call.out.dtype, call.out.data, to + c * call.out.stride[3], value);
+        };
+        if (column >= call.pairs) {
+            write(column + call.pairs, read(column + call.pairs));
+            return;
+        }
+        const std::int64_t position =
+            call.positions != nullptr ? call.positions[b * call.positions_stride + t] : call.first + t;
+        double sine = 0, cosine = 0;
+        sincos(static_cast<double>(position) * call.frequencies[column], &sine, &cosine);
+        const A s = static_cast<A>(call.factor * sine), k = static_cast<A>(call.factor * cosine);
+        const std::int64_t first = call.interleaved ? 2 * column : column;
+        const std::int64_t second = call.interleaved ? 2 * column + 1 : column + call.pairs;
+        const A x = read(first), y = read(second);
+        write(first, x * k - y * s);
+        write(second, x * s + y * k);
+    });
+}
+
+// ---- products ------------------------------------------------------------------------------------------------------
+
+constexpr int product_tile = 64, product_depth = 16;
+
+template <class A>
+__device__ inline A element(const MatrixAddress& x, std::int64_t row, std::int64_t column) {
+    return load_as<A>(x.dtype, x.data, row * x.row_stride + column * x.column_stride);
+}
+
+/// A block has 64 x 64 numbers of the result, a thread 4 x 4 of them.
+template <class A>
+__global__ void __launch_bounds__(row_threads) multiply_matrices(const __grid_constant__ LinearProblem problem) {
+    const MatmulProblem& p = problem.product;
+    __shared__ A a[product_depth][product_tile + 4], b[product_depth][product_tile + 4];
+    const std::int64_t column_tiles = (p.columns + product_tile - 1) / product_tile;
+    const std::int64_t first_row = blockIdx.x / column_tiles * product_tile;
+    const std::int64_t first_column = blockIdx.x % column_tiles * product_tile;
+    const int thread = static_cast<int>(threadIdx.x), in_rows = thread / 16 * 4, in_columns = thread % 16 * 4;
+    A sum[4][4] = {};
+    for (std::int64_t k = 0; k < p.depth; k += product_depth) {
+        __syncthreads();
+        for (int n = thread; n < product_tile * product_depth; n += row_threads) {
+            // Neighbouring threads read along the axis on which neighbours lie.
+            const bool deep = p.a.column_stride == 1;
+            const int row = deep ? n / product_depth : n % product_tile,
+                      d = deep ? n % product_depth : n / product_tile;
+            const bool inside = first_row + row < p.rows && k + d < p.depth;
+            a[d][row] = inside ? element<A>(p.a, first_row + row, k + d) : A{0};
+        }
+        for (int n = thread; n < product_tile * product_depth; n += row_threads) {
+            const bool deep = p.b.row_stride == 1;
+            const int column = deep ? n / product_depth : n % product_tile;
+            const int d = deep ? n % product_depth : n / product_tile;
+            const bool inside = first_column + column < p.columns && k + d < p.depth;
+            b[d][column] = inside ? element<A>(p.b, k + d, first_column + column) : A{0};
+        }
+        __syncthreads();
+#pragma unroll
+        for (int d = 0; d < product_depth; ++d) {
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+#pragma unroll
+                for (int j = 0; j < 4; ++j) { sum[i][j] += a[d][in_rows + i] * b[d][in_columns + j]; }
+            }
+        }
+    }
+    for (int i = 0; i < 4; ++i) {
+        for (int j = 0; j < 4; ++j) {
+            const std::int64_t row = first_row + in_rows + i, column = first_column + in_columns + j;
+            if (row >= p.rows || column >= p.columns) { continue; }
+            A x = static_cast<A>(p.alpha) * sum[i][j];
+            if (p.beta != 0) { x += static_cast<A>(p.beta) * element<A>(p.c, row, column); }
+            if (problem.bias.data != nullptr) { x += element<A>(problem.bias, 0, column); }
+            const auto put = [&](const MatrixAddress& to, A value) {
+                store_as<A>(to.dtype, to.data, row * to.row_stride + column * to.column_stride, value);
+            };
+            if (problem.before.data != nullptr) { put(problem.before, x); }
+            put(p.c, activated(problem.activation, x));
+        }
+    }
+}
+
+/// launch(a number of the type that is computed in).
+template <class Launch>
+void in_type(bool wide, const Launch& launch) {
+    if (wide) {
+        launch(double{});
+    } else {
+        launch(float{});
+    }
+}
+cudaStream_t stream_of(void* stream) { return static_cast<cudaStream_t>(stream); }
+
+}  // namespace
+
+void launch_norm(void* stream, const NormProblem& p, bool wide) {
+    in_type(wide, [&](auto type) {
+        norm_rows<decltype(type)><<<static_cast<unsigned>(p.shape.rows), row_threads, 0, stream_of(stream)>>>(p);
+    });
+}
+
+void launch_norm_backward(void* stream, const NormProblem& p, void* statistics, bool wide) {
+    in_type(wide, [&](auto type) {
+        using A = decltype(type);
+        auto* of = static_cast<Statistics<A>*>(statistics);
+        const auto rows = static_cast<unsigned>(p.shape.rows);
+        if (rows > 0) { norm_statistics<A><<<rows, row_threads, 0, stream_of(stream)>>>(p, of); }
+        if ((p.dweight.present || p.dbias.present) && p.shape.columns > 0) {
+            const auto blocks = static_cast<unsigned>((p.shape.columns + 31) / 32);
+            norm_gradients_of_weights<A><<<blocks, row_threads, 0, stream_of(stream)>>>(p, of);
+        }
+        // dx may take the place of s or dout, so it comes last.
+        if (p.dx.present && rows > 0) { norm_gradients_of_rows<A><<<rows, row_threads, 0, stream_of(stream)>>>(p, of); }
+    });
+}
+
+void launch_activation(void* stream, const ActivationProblem& p, bool wide) {
+    in_type(wide, [&](auto type) {
+        activate_numbers<decltype(type)>
+            <<<blocks_for(p.shape.rows * p.shape.columns), row_threads, 0, stream_of(stream)>>>(p);
+    });
+}
+void launch_activation_backward(void* stream, const ActivationProblem& p, bool wide) {
+    in_type(wide, [&](auto type) {
+        activation_gradients<decltype(type)>
+            <<<blocks_for(p.shape.rows * p.shape.columns), row_threads, 0, stream_of(stream)>>>(p);
+    });
+}
+void launch_elementwise(void* stream, const ElementwiseProblem& p, bool wide) {
+    in_type(wide, [&](auto type) {
+        combine_numbers<decltype(type)>
+            <<<blocks_for(p.shape.rows * p.shape.columns), row_threads, 0, stream_of(stream)>>>(p);
+    });
+}
+void launch_sum_leading(void* stream, const SumProblem& p, bool wide) {
+    in_type(wide, [&](auto type) {
+        sum_of_rows<decltype(type)>
+            <<<blocks_for(p.shape.rows * p.shape.columns), row_threads, 0, stream_of(stream)>>>(p);
+    });
+}
+void launch_embedding(void* stream, const EmbeddingCall& call, bool wide) {
+    in_type(wide, [&](auto type) {
+        rows_of_table<decltype(type)>
+            <<<blocks_for(call.rows * call.columns), row_threads, 0, stream_of(stream)>>>(call);
+    });
+}
+void launch_rope(void* stream, const RopeCall& call, bool wide) {
+    in_type(wide, [&](auto type) {
+        const std::int64_t numbers = call.batch * call.heads * call.length * (call.size - call.pairs);
+        rotate_pairs<decltype(type)><<<blocks_for(numbers), row_threads, 0, stream_of(stream)>>>(call);
+    });
+}
+void launch_linear(void* stream, const LinearProblem& problem, bool wide) {
+    const MatmulProblem& p = problem.product;
+    const std::int64_t blocks =
+        ((p.rows + product_tile - 1) / product_tile) * ((p.columns + product_tile - 1) / product_tile);
+    in_type(wide, [&](auto type) {
+        multiply_matrices<decltype(type)>
+            <<<static_cast<unsigned>(blocks), row_threads, 0, stream_of(stream)>>>(problem);
+    });
+}
+
+}  // namespace heed::cuda
