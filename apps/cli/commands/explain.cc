@@ -180,7 +180,7 @@ void add_explain(CLI::App& app) {
         "  heed explain matmul --shape 512,512,1024\n"
         "Operations: " +
         heed::cli::operation_names() +
-        "; each says which sizes it takes.\n"
+        ".\nEach says which sizes it takes.\n"
         "The environment variable HEED_KERNEL does what --kernel does.");
     command->callback([arguments] { heed::cli::explain_command(*arguments); });
 }
