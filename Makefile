@@ -86,8 +86,8 @@ wheel: ## build the Python wheel, install it into a fresh environment, run the P
 	@tools/python_env $(PYTHON) build/wheel/env build/dist/*.whl $(PYTHON_PACKAGES)
 	@env -u PYTHONPATH HEED=build/wheel/env/bin/heed build/wheel/env/bin/python -B -m pytest -q -p no:cacheprovider -rs tests/python
 
-torch: ## install PyTorch and transformers into build/python (gigabytes) and run the Python tests with them
-	@tools/python_env $(PYTHON) build/python $(PYTHON_PACKAGES) torch transformers
+torch: ## install PyTorch, transformers and ONNX into build/python (gigabytes) and run the Python tests with them
+	@tools/python_env $(PYTHON) build/python $(PYTHON_PACKAGES) torch transformers onnx
 	@cmake --preset release -DHEED_BUILD_TESTS=ON $(PYTHON_ARGS) $(ARGS)
 	@$(BUILD) build/release -j$(JOBS) --target heed_python_stub heed_cli
 	@cd build/release && $(TEST) -R '^python$$'

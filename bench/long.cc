@@ -85,8 +85,13 @@ double ratio(const std::vector<double>& a, const std::vector<double>& b) {
 int main(int argc, char** argv) {
     using namespace heed::bench;
     const std::pair<const char*, void (*)(heed::Context&, const LongSettings&)> parts[] = {
-        {"length", linear_against_length}, {"peak", linear_against_peak},     {"rope", rope_against_memory},
-        {"sparse", sparse_against_blocks}, {"infini", infini_against_length}, {"mla", mla_decoding}};
+        {"length", linear_against_length},
+        {"peak", linear_against_peak},
+        {"gated", gated_against_length},
+        {"rope", rope_against_memory},
+        {"sparse", sparse_against_blocks},
+        {"infini", infini_against_length},
+        {"mla", mla_decoding}};
     try {
         LongSettings settings;
         std::vector<std::string> asked;

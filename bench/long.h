@@ -42,6 +42,7 @@ double ratio(const std::vector<double>& a, const std::vector<double>& b);
 
 void linear_against_length(Context& context, const LongSettings& settings);
 void linear_against_peak(Context& context, const LongSettings& settings);
+void gated_against_length(Context& context, const LongSettings& settings);
 void rope_against_memory(Context& context, const LongSettings& settings);
 void sparse_against_blocks(Context& context, const LongSettings& settings);
 void infini_against_length(Context& context, const LongSettings& settings);

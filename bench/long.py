@@ -9,6 +9,7 @@ import subprocess
 PARTS = {
     "length": "linear attention against the length and softmax",
     "peak": "linear attention against the multiply-add peak",
+    "gated": "gated linear attention against the length and the multiply-add peak",
     "rope": "RoPE against the memory",
     "sparse": "sparse patterns against visited blocks",
     "infini": "Infini-attention over a million tokens",

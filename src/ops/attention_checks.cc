@@ -1,5 +1,6 @@
 #include "ops/attention_checks.h"
 
+#include "ops/mask_blocks.h"
 #include "ops/pattern_node.h"
 
 #include <cmath>
@@ -214,6 +215,7 @@ struct AttentionChecker {
         problem.reach = o.window;
         if (o.causal) { problem.reach.right = 0; }
         problem.sparse = without_bands(o.pattern, problem.reach.left, problem.reach.right);
+        if (o.allow) { problem.sparse = problem.sparse & detail::visible_blocks(problem); }
         for (std::int64_t* side : {&problem.reach.left, &problem.reach.right}) {
             *side = std::min(*side, 2 * largest_position);
         }

@@ -95,10 +95,16 @@ def attention(
 
 
 def linear_attention(
-    q, k, v, past=None, decay=None, beta=None, *, q_num_heads, kv_num_heads, update_rule="gated_delta", scale=0.0, chunk_size=64
+    q, k, v, past=None, decay=None, beta=None, *, q_num_heads, kv_num_heads, update_rule=b"gated_delta", scale=0.0, chunk_size=64
 ):  # fmt: skip
     q, k, v = (to_heads(x, n) for x, n in ((q, q_num_heads), (k, kv_num_heads), (v, kv_num_heads)))
     options = {"feature": "identity", "normalise": False, "causal": True, "scale": scale or q.shape[3] ** -0.5}
+    if b"delta" in update_rule:
+        every_head = np.repeat(beta, kv_num_heads // beta.shape[2], 2)
+        options.update(rule="delta", beta=to_heads(every_head, kv_num_heads)[..., 0])
+    if decay is not None:
+        decay = to_heads(decay, kv_num_heads)
+        options["log_decay"] = decay[..., 0] if decay.shape[3] == 1 else decay
     initial = None if past is None else (past, None)
     out, state = heed.linear_attend(q, k, v, initial=initial, final=True, **options)
     return from_heads(out), state.s
@@ -141,9 +147,24 @@ def flex_attention(q, k, v, *, scale=None, score_mod=None, prob_mod=None, **othe
     return (heed.attend(q, k, v, **options),)
 
 
+def rotary_embedding(x, cosine, sine, positions=None, *, interleaved=0, num_heads=0, rotary_embedding_dim=0):
+    rows = to_heads(x, num_heads) if x.ndim == 3 else x
+    given = {} if positions is None else {"positions": positions}
+    out = heed.rotate(rows, cosine, sine, pairing="interleaved" if interleaved else "halves", **given)
+    return (from_heads(out) if x.ndim == 3 else out,)
+
+
+FUNCTIONS = {
+    "Attention": attention,
+    "FlexAttention": flex_attention,
+    "LinearAttention": linear_attention,
+    "RotaryEmbedding": rotary_embedding,
+}
+
+
 def run_case(case):
     node = case.model.graph.node[0]
-    function = {"Attention": attention, "FlexAttention": flex_attention, "LinearAttention": linear_attention}[node.op_type]
+    function = FUNCTIONS[node.op_type]
     for given, expected in case.data_sets:
         inputs, outputs = iter(given), iter(expected)
         arguments = [next(inputs) if name else None for name in node.input]
@@ -161,10 +182,8 @@ def run_case(case):
 def refusal(case):
     """What heed does not offer, by name."""
     node = case.model.graph.node[0]
-    if node.op_type == "RotaryEmbedding":
+    if node.op_type == "RotaryEmbedding" and not hasattr(heed, "rotate"):
         return "rotation by given cosines and sines"
-    if node.op_type == "LinearAttention" and attributes(node).get("update_rule", b"gated_delta") != b"linear":
-        return "decay per token and the delta rule"
     return None
 
 

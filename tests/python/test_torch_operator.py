@@ -167,6 +167,18 @@ def test_transforms(three):
     assert close(per_sample, torch.stack([torch.func.grad(sum_of(sdpa))(x, k, v) for x in many]))
 
 
+def test_many_gradients_at_once(three):
+    """Jacobians by is_grads_batched, which maps the backward pass."""
+    q, k, v = (x.double().requires_grad_() for x in three)
+    bias = torch.randn(3, 7, dtype=torch.float64, requires_grad=True)
+    out = ht.scaled_dot_product_attention(q, k, v, bias)
+    upstream = torch.randn(5, *out.shape, dtype=torch.float64)
+    many = torch.autograd.grad(out, (q, k, v, bias), upstream, is_grads_batched=True, retain_graph=True)
+    for n, one in enumerate(upstream):
+        for a, b in zip(many, torch.autograd.grad(out, (q, k, v, bias), one, retain_graph=True)):
+            assert torch.allclose(a[n], b)
+
+
 def test_fake_and_meta_tensors(three):
     from torch._subclasses.fake_tensor import FakeTensorMode
 

@@ -21,6 +21,8 @@ SHAPES = [
     ((2, 4, 0, 16), (2, 4, 3, 16)),
     ((0, 4, 2, 16), (0, 4, 3, 16)),
     ((2, 4, 7, 0), (2, 4, 9, 0)),
+    ((2, 0, 7, 8), (2, 0, 9, 8)),
+    ((0, 0, 0, 0), None),
 ]
 
 
@@ -154,3 +156,23 @@ def test_gradcheck_of_sdpa():
     q, k, v, mask = double(2, 2, 3, 4), double(2, 2, 5, 4), double(2, 2, 5, 3), double(1, 3, 5)
     assert gradcheck(lambda *x: ht.scaled_dot_product_attention(*x), (q, k, v, mask))
     assert gradcheck(lambda *x: ht.scaled_dot_product_attention(*x, is_causal=True), (q, k, v))
+
+
+LARGE = {
+    "causal": lambda i, j, b: j <= i,
+    "from the end": lambda i, j, b: j <= i + 133,
+    "window": lambda i, j, b: (i - j).abs() < 20,
+    "padding": lambda i, j, b: j < 100 + 90 * b,
+    "causal and padding": lambda i, j, b: (j <= i) & (j >= 70 * b),
+    "blocks": lambda i, j, b: (i // 64 + j // 64) % 3 == 0,
+    "a corner": lambda i, j, b: (i > 190) & (j > 320),
+}
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_sdpa_large_masks(name):
+    """Tiles that a mask hides are left out."""
+    i, j, b = torch.meshgrid(torch.arange(200), torch.arange(333), torch.arange(2), indexing="ij")
+    mask = LARGE[name](i, j, b).permute(2, 0, 1)[:, None]
+    for each in (mask, mask[:1, 0], mask.mT.contiguous().mT):
+        compare(three((2, 4, 200, 16), (2, 4, 333, 16), grad=True), {"attn_mask": each})

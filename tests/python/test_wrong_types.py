@@ -57,6 +57,7 @@ Q = x(1, 2, 3, 4)
 S = x(1, 2, 3)
 STATE = (np.zeros((1, 2, 4, 4), "float32"), np.zeros((1, 2, 4), "float32"))
 LINEAR = {"feature": "relu", "causal": True, "normalise": True, "epsilon": 1e-6, "scale": 1.0, "decay": x(2)}
+DELTA = {"feature": "identity", "normalise": False, "rule": "delta", "log_decay": -x(1, 2, 3), "beta": x(1, 2, 3)}
 INFINI = {"segment": 2, "update": "linear", "first_segment": "gated", "epsilon": 1e-6, "memory_q": None, "kernel": ""}
 BATCH = {"tokens": [3], "layer": 0, "share": "never"}
 CACHED = {name: value for name, value in ATTENTION.items() if name not in ("key_lengths", "align")}
@@ -79,6 +80,13 @@ def calls(folder):
         "attention_map": (lambda: (Q, Q), {**ATTENTION, "size": (2, 2)}),
         "attention_statistics": (lambda: (Q, Q), {**ATTENTION, "mass_window": (0, 1), "argmax": True}),
         "attention_weights": (lambda: (Q, Q), ATTENTION),
+        "attention_scores": (lambda: (Q, Q), {**ATTENTION, "stage": "biased", "rows": [0, 1]}),
+        "rotate": (lambda: (Q, x(3, 2), x(3, 2)), {"pairing": "halves", "positions": [0, 1, 2], "out": None}),
+        "rotate_backward": (lambda: (Q, x(3, 2), x(3, 2)), {"pairing": "interleaved", "positions": [0, 1, 2]}),
+        "rotary_tables": (
+            lambda: ([table()], [[0, 1, 2]]),
+            {"xpos": "queries", "gamma": 0.4, "scale_base": 512.0, "centre": 0.0, "context": None},
+        ),
         "explain": (lambda: (1, 2, 3, 3), {"kv_heads": 1, "head_size": 4, "dtype": "f32", "causal": True}),
         "attention_kernels": (lambda: (), {}),
         "walkthrough": (lambda: (x(1, 3, 4),), {"wq": None, "wk": x(4, 4), "heads": 2, "kv_heads": 2, "batch_entry": 0, "causal": True}),
@@ -95,7 +103,10 @@ def calls(folder):
         "relative_bias_backward": (lambda: (x(1, 2, 3, 3),), {"buckets": 32, "align": "top_left"}),
         "alibi_slopes": (lambda: (4, 8.0), {}),
         "linear_attend": (lambda: (Q, Q, Q), {**LINEAR, "initial": STATE, "final": True, "form": "chunked", "chunk": 2}),
-        "linear_attend_backward": (lambda: (Q, Q, Q, Q), {**LINEAR, "initial": STATE, "dfinal": STATE, "ddecay": True}),
+        "linear_attend_backward": (
+            lambda: (Q, Q, Q, Q),
+            {**DELTA, "causal": True, "scale": 1.0, "initial": (STATE[0], None), "dbeta": True, "dlog_decay": True},
+        ),
         "infini_attend": (lambda: (Q, Q, Q, x(2), heed.InfiniMemory()), {**INFINI, "causal": True, "sinks": x(2)}),
         "infini_attend_backward": (
             lambda: (Q, Q, Q, x(2), Q, heed.InfiniMemory()),

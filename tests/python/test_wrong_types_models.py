@@ -23,6 +23,11 @@ def tokenizer():
     return heed.Tokenizer.from_json(TOKENIZER)
 
 
+def saved_learner(folder):
+    heed.Learner(model()).save(folder / "steps.safetensors")
+    return folder / "steps.safetensors"
+
+
 def model_calls(folder):
     (folder / "tokenizer.json").write_text(TOKENIZER)
     model().save(folder / "saved")
@@ -78,6 +83,13 @@ def model_calls(folder):
         ),
         "Model.embed": (lambda: (model(), IDS), {**mask, "pooling": "mean", "normalize": True, "context": None}),
         "Model.score": (lambda: (model(), [1, 2, 3]), {"window": 2, "stride": 1, "context": None}),
+        "Learner": (lambda: (model(), None), {"learning_rate": 0.01, "warmup": 0, "schedule": "constant"}),
+        "Learner.step": (
+            lambda: (heed.Learner(model()), IDS),
+            {"labels": IDS, "attention_mask": np.ones((1, 3), bool), "cu_seqlens": None},
+        ),
+        "Learner.save": (lambda: (heed.Learner(model()), folder / "learner.safetensors"), {}),
+        "Learner.resume": (lambda: (heed.Learner(model()), saved_learner(folder)), {}),
         "load": (lambda: (folder / "saved",), {"copy": False}),
         "model_families": (lambda: (), {}),
         "devices": (lambda: (), {}),

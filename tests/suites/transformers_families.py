@@ -4,17 +4,21 @@ attn_implementation="eager" and then "heed".
     python tests/suites/transformers_families.py [TYPE ...] [--write docs/transformers.md]
 
 Compared are all outputs (with padding where there is a mask), gradients of all weights, and for those that generate:
-greedy, beams and a static cache. A type is equal, refused (heed says why), different, or not tried, which is to say that
-the small model could not be made or run without heed either.
+greedy, beams and a static cache. A type is equal, refused (heed says why), different, not asked (it has no attention, or
+none that goes through transformers' interface), or not tried: the small model could not be made or run without heed
+either.
 """
 
 import argparse
 import collections
 import copy
 import datetime
+import inspect
 import pathlib
 import re
+import signal
 import sys
+import textwrap
 import warnings
 
 import torch
@@ -25,6 +29,7 @@ import heed.torch
 
 # What makes a model small, by the end of a name in its configuration.
 SMALL = {
+    r"(rotary_dim|index_head_dim)": 8,
     r"(hidden_size|d_model|n_embd|dim|embed_dim|word_embed_proj_dim|embedding_size|encoder_hidden_size)": 64,
     r"(num_hidden_layers|n_layers?|num_layers|(en|de)coder_layers|num_decoder_layers|num_encoder_layers)": 2,
     r"(num_attention_heads|n_heads?|num_heads|(en|de)coder_attention_heads)": 4,
@@ -33,37 +38,53 @@ SMALL = {
     r"vocab_size": 96,
     r"(max_position_embeddings|n_positions|max_sequence_length|n_ctx)": 64,
     r"(head_dim|d_kv|kv_channels)": 16,
+    r"(kv_lora_rank|q_lora_rank)": 24,
+    r"n_group": 2,
+    r"topk_group": 1,
     r"(num_experts|num_local_experts|n_routed_experts|moe_num_experts)": 4,
     r"(num_experts_per_tok|num_experts_per_token|top_k|moe_k|moe_top_k)": 2,
     r"sliding_window": 8,
     r"image_size": 32,
     r"patch_size": 8,
 }
+CPU_SECONDS = 30
 IDS = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id", "sep_token_id", "cls_token_id")
 
 
-def shrink(config):
-    for name in list(vars(config)):
-        value = getattr(config, name)
+class TookTooLong(BaseException):
+    pass
+
+
+def stop(*_):
+    raise TookTooLong
+
+
+def small_value(name, value):
+    """What a number of a configuration becomes; itself where it is none of those above, or small already."""
+    small = next((size for pattern, size in SMALL.items() if re.fullmatch(f"(.*_)?{pattern}", name)), None)
+    return value if small is None or name == "qk_head_dim" else min(value, small)
+
+
+def small_arguments(config):
+    """What to make a configuration of, for its class to compute the rest."""
+    arguments = {}
+    for name, value in vars(config).items():
         if isinstance(value, transformers.PreTrainedConfig):
-            shrink(value)
-        elif isinstance(value, bool) or not isinstance(value, (int, type(None))):
-            continue
-        elif name in IDS:
-            setattr(config, name, None if value is None else {"pad_token_id": 0}.get(name, 1))
-        elif isinstance(value, int):
-            small = next((size for pattern, size in SMALL.items() if re.fullmatch(f"(.*_)?{pattern}", name)), None)
-            if small is not None and value > small:
-                try:
-                    setattr(config, name, small)
-                except Exception:  # noqa: BLE001, a name that is computed from another
-                    continue
-    layers = getattr(config, "num_hidden_layers", None)
+            arguments[name] = small_arguments(value)
+        elif name in IDS and value is not None:
+            arguments[name] = {"pad_token_id": 0}.get(name, 1)
+        elif isinstance(value, int) and not isinstance(value, bool) and small_value(name, value) != value:
+            arguments[name] = small_value(name, value)
+    layers = arguments.get("num_hidden_layers")
     for name in ("layer_types", "mlp_layer_types"):
         kinds = getattr(config, name, None)
         if isinstance(kinds, list) and layers:
-            config.__dict__[name] = (sorted(set(kinds)) * layers)[:layers]
-    return config
+            arguments[name] = (sorted(set(kinds)) * layers)[:layers]
+    return arguments
+
+
+def small_config(config_class):
+    return config_class(**small_arguments(config_class()))
 
 
 def random_weights(model):
@@ -76,22 +97,38 @@ def random_weights(model):
     return model.eval()
 
 
+def image(config):
+    vision = getattr(config, "vision_config", None) or config
+    size = getattr(vision, "image_size", 32)
+    size = size if isinstance(size, (list, tuple)) else (size, size)
+    return torch.randn(2, getattr(vision, "num_channels", 3), *size)
+
+
+def sound(config):
+    """Features as Whisper has them."""
+    return torch.randn(2, getattr(config, "num_mel_bins", 80), 2 * getattr(config, "max_source_positions", 50))
+
+
 def inputs_of(model):
     torch.manual_seed(1)
-    name = model.main_input_name
-    if name == "pixel_values":
-        vision = getattr(model.config, "vision_config", model.config)
-        size = getattr(vision, "image_size", 32)
-        size = size if isinstance(size, (list, tuple)) else (size, size)
-        return {name: torch.randn(2, getattr(vision, "num_channels", 3), *size)}
-    if name != "input_ids":
-        raise NotImplementedError(f"inputs are {name}")
-    ids = torch.randint(3, 90, (2, 20))
-    mask = torch.ones_like(ids)
-    mask[1, :5] = 0  # padding in front, as generation has it
-    given = {"input_ids": ids, "attention_mask": mask}
-    if model.config.is_encoder_decoder:
+    config, takes = model.config, inspect.signature(model.forward).parameters
+    given = {}
+    if "input_ids" in takes:
+        given["input_ids"] = torch.randint(3, 90, (2, 20))
+        if "attention_mask" in takes:
+            given["attention_mask"] = torch.ones(2, 20, dtype=torch.int64)
+            given["attention_mask"][1, 15:] = 0
+    both = getattr(config, "text_config", None) is not None and takes.get("pixel_values") is not None
+    if model.main_input_name == "pixel_values" or (both and not getattr(config, "image_token_id", None)):
+        given["pixel_values"] = image(config)
+    if model.main_input_name == "input_features":
+        given["input_features"] = sound(config)
+    if model.main_input_name == "input_values":
+        given["input_values"] = torch.randn(2, 4000)
+    if "decoder_input_ids" in takes and config.is_encoder_decoder:
         given["decoder_input_ids"] = torch.randint(3, 90, (2, 7))
+    if model.main_input_name not in given:
+        raise NotImplementedError(f"inputs are {model.main_input_name}")
     return given
 
 
@@ -125,6 +162,8 @@ def results(model, given):
 
 def generated(model, given, **how):
     prompt = {name: value for name, value in given.items() if name != "decoder_input_ids"}
+    if "attention_mask" in prompt:
+        prompt["attention_mask"] = prompt["attention_mask"].flip(1)  # padding in front
     if model.config.is_encoder_decoder:
         how["decoder_start_token_id"] = 1
     torch.manual_seed(3)
@@ -163,10 +202,24 @@ def compare_generation(eager, ours, given):
     return same, other
 
 
+class Counted:
+    """heed's function, and how often it was called."""
+
+    calls = 0
+
+    def __call__(self, *arguments, **keywords):
+        self.calls += 1
+        return heed.torch.transformers_attention(*arguments, **keywords)
+
+
+counted = Counted()
+
+
 def verdict(model_type, name):
+    counted.calls = 0
     try:
         kind = getattr(transformers, name)
-        config = shrink(kind.config_class())
+        config = small_config(kind.config_class)
         eager = make(kind, config, "eager")
         given = inputs_of(eager)
         expected = results(eager, given)
@@ -178,6 +231,8 @@ def verdict(model_type, name):
     except heed.Error as error:
         return "refused", str(error).partition(", got ")[2] or str(error)
     wrong = list(differences(expected, got))
+    if not counted.calls and not wrong:
+        return "not asked", "no attention that could be exchanged"
     what = ["outputs", "gradients"]
     if hasattr(eager, "generate") and eager.can_generate():
         same, other = compare_generation(eager, ours, given)
@@ -199,6 +254,15 @@ def classes():
     return sorted(found.items())
 
 
+def reason(error):
+    """Why a model was not tried, in few words."""
+    if error.startswith(("ImportError", "ModuleNotFoundError")):
+        return "a package that is not installed"
+    if re.search("missing|specify|inputs are|NoneType|unexpected keyword", error):
+        return "other inputs than text, an image or sound, or settings without a default"
+    return error if error.startswith("took") else "a small configuration does not fit together"
+
+
 def page(rows):
     by = collections.defaultdict(list)
     for model_type, (kind, what) in rows.items():
@@ -213,12 +277,13 @@ def page(rows):
         "",
         "| | types |",
         "| --- | --- |",
-        *(f"| {kind} | {len(by[kind])} |" for kind in ("equal", "refused", "different", "not tried") if by[kind]),
+        *(f"| {kind} | {len(by[kind])} |" for kind in ("equal", "refused", "different", "not asked", "not tried") if by[kind]),
     ]
     titles = {
         "equal": "Equal",
         "refused": "Refused, by name",
         "different": "Different",
+        "not asked": "Equal, but heed was not called",
         "not tried": "Not tried: the small model could not be made or run without heed either",
     }
     for kind, title in titles.items():
@@ -227,9 +292,9 @@ def page(rows):
         lines += ["", f"## {title}", ""]
         groups = collections.defaultdict(list)
         for model_type, what in by[kind]:
-            groups[what].append(model_type)
+            groups[reason(what) if kind == "not tried" else what].append(model_type)
         for what, names in sorted(groups.items(), key=lambda item: -len(item[1])):
-            lines.append(f"- {what}: {', '.join(names)}" if kind != "not tried" else f"- {', '.join(names)}: {what}")
+            lines += textwrap.wrap(f"- {what}: {', '.join(names)}", 140, subsequent_indent="  ", break_on_hyphens=False)
     return "\n".join(lines) + "\n"
 
 
@@ -240,12 +305,16 @@ def main():
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
     transformers.logging.set_verbosity(transformers.logging.CRITICAL)
-    heed.torch.register_transformers()
+    transformers.AttentionInterface.register(heed.torch.register_transformers(), counted)
+    signal.signal(signal.SIGPROF, stop)
     rows = {}
     for model_type, name in classes():
         if not arguments.types or model_type in arguments.types:
+            signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS)
             try:
                 rows[model_type] = verdict(model_type, name)
+            except TookTooLong:
+                rows[model_type] = ("not tried", f"took more than {CPU_SECONDS} seconds")
             except Exception as error:  # noqa: BLE001
                 rows[model_type] = ("different", f"{type(error).__name__}: {error}"[:300])
             print(model_type, *rows[model_type], flush=True)

@@ -11,7 +11,9 @@ from torch.nn.attention.bias import CausalBias, CausalVariant
 
 from . import _core
 from ._core import Error
-from ._torch_op import attend_in_graph, is_watched, needs_operator
+from ._torch_op import attend_backward_in_graph, attend_in_graph, is_watched, needs_operator
+
+_is_mapped = torch._C._functorch.is_legacy_batchedtensor
 
 
 def draw_seed() -> int:
@@ -85,8 +87,19 @@ class Attend(torch.autograd.Function):
         if dout is None and dlse is None:
             return (None,) * 8
         with torch.no_grad():
-            gradients = Attend.gradients(ctx, dout, dlse)
+            # Gradients of many dout at once (is_grads_batched) are a transform over this call.
+            mapped = any(x is not None and _is_mapped(x) for x in (dout, dlse))
+            gradients = (Attend.mapped_gradients if mapped else Attend.gradients)(ctx, dout, dlse)
         return *differentiated_once("attend", gradients, (*ctx.saved_tensors, dout, dlse)), None, None
+
+    @staticmethod
+    def mapped_gradients(ctx, dout, dlse):  # type: ignore[no-untyped-def]
+        q, k, v, out, lse, bias, alibi_slopes, sinks = ctx.saved_tensors
+        given = {**ctx.options, "bias": bias, "alibi_slopes": alibi_slopes, "sinks": sinks}
+        needs = [bool(need) for need in ctx.needs_input_grad[3:6]]
+        *main, dbias, dslopes, dsinks = attend_backward_in_graph(dout, dlse, q, k, v, out, lse, needs, given)
+        small = (x if need else None for x, need in zip((dbias, dslopes, dsinks), needs))
+        return *main, *small
 
     @staticmethod
     def gradients(ctx, dout, dlse):  # type: ignore[no-untyped-def]
@@ -281,11 +294,13 @@ def scaled_dot_product_attention(
     """
     if type(query) is NestedTensor:
         return _packed(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
-    if not (query.shape[-1] and value.shape[-1]):
+    watched = is_watched()
+    if not watched and not (query.numel() and value.numel()) and 0 in query.shape[:-2]:
+        return query.matmul(key.mT).matmul(value)  # no heads, or no batch: nothing
+    if not watched and not (query.shape[-1] and value.shape[-1]):
         given: dict[str, Any] = {"attn_mask": attn_mask, "dropout_p": dropout_p, "is_causal": is_causal, "scale": scale}
         wide = _with_columns(query, key, value, given)
         return scaled_dot_product_attention(*wide, **given, enable_gqa=enable_gqa)[..., : value.shape[-1]]
-    watched = is_watched()
     if attn_mask is None and not dropout_p and not watched and not query.is_meta:
         out = _core._plain_attention(query, key, value, is_causal, scale, enable_gqa)
         if out is not None:
@@ -293,7 +308,10 @@ def scaled_dot_product_attention(
     align = "top_left"
     if isinstance(attn_mask, CausalBias):
         if is_causal:
-            raise Error("[scaled_dot_product_attention] attn_mask: expected no CausalBias where is_causal is set, got one")
+            raise Error(
+                "[scaled_dot_product_attention] attn_mask: expected no CausalBias where is_causal is set, got one: "
+                "CausalBias should not be used with causal=True"
+            )
         rows, columns = query.shape[-2], key.shape[-2]
         if (attn_mask.seq_len_q, attn_mask.seq_len_kv) != (rows, columns):
             raise Error(
@@ -303,7 +321,10 @@ def scaled_dot_product_attention(
         align = "top_left" if attn_mask.variant == CausalVariant.UPPER_LEFT else "bottom_right"
         attn_mask, is_causal = None, True
     if attn_mask is not None and is_causal:
-        raise Error("[scaled_dot_product_attention] attn_mask: expected None where is_causal is set, got a tensor")
+        raise Error(
+            "[scaled_dot_product_attention] attn_mask: expected None where is_causal is set, got a tensor: "
+            "Explicit attn_mask should not be set when is_causal=True"
+        )
     if not 0.0 <= dropout_p <= 1.0:
         raise Error(f"[scaled_dot_product_attention] dropout_p: expected a number from 0 to 1, got {dropout_p}")
     device = "cuda" if query.is_cuda else "cpu"

@@ -297,11 +297,22 @@ def _register_flops() -> None:
 _register_flops()
 
 
+def _in_order(options: dict[str, Any]) -> list[Any]:
+    given = {**dict(zip(_NAMES, _pad(()))), **operator_options(options)}
+    return [given[name] for name in _NAMES]
+
+
+def attend_backward_in_graph(  # type: ignore[no-untyped-def]
+    dout, dlse, q, k, v, out, lse, needs: list[bool], options: dict[str, Any]
+):
+    """(dq, dk, dv, dbias, dalibi_slopes, dsinks) by the operator; those that `needs` does not ask for are empty."""
+    return torch.ops.heed.attend_backward(dout, dlse, q, k, v, out, lse, needs, *_in_order(options))
+
+
 def attend_in_graph(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, options: dict[str, Any]) -> Any:
     """(out, lse) through the operator; `options` as heed.attend takes them."""
     if not _is_compiling():
         refuse_tangents("attend", q, k, v, *options.values())
         if _transforms() is not None:
-            given = {**dict(zip(_NAMES, _pad(()))), **operator_options(options)}
-            return Transformed.apply(q, k, v, *(given[name] for name in _NAMES))
+            return Transformed.apply(q, k, v, *_in_order(options))
     return torch.ops.heed.attend(q, k, v, **operator_options(options))

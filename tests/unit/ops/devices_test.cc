@@ -2,12 +2,17 @@
 
 #include <gtest/gtest.h>
 
+#include <heed/activation.h>
 #include <heed/attention.h>
+#include <heed/elementwise.h>
+#include <heed/embedding.h>
 #include <heed/error.h>
+#include <heed/linear.h>
 #include <heed/linear_attention.h>
 #include <heed/matmul.h>
 #include <heed/merge.h>
 #include <heed/mla.h>
+#include <heed/norm.h>
 #include <heed/positions.h>
 
 #include <functional>
@@ -55,6 +60,37 @@ TEST(Devices, TensorsLieWhereTheContextIs) {
     expect("[sinusoids] out", text_of([&] {
                sinusoids(context, MutableView(DType::f32, results.data(), {4, 8}, elsewhere));
            }));
+    EXPECT_EQ(results, std::vector<float>(64, -1.0F));
+}
+
+TEST(Devices, RowsLieWhereTheContextIs) {
+    Context context(1);
+    std::vector<float> numbers(64, 1.0F), results(64, -1.0F);
+    std::vector<std::int64_t> ids(4, 0);
+    const Shape shape{8, 8};
+    const View x(numbers.data(), shape), far(DType::f32, numbers.data(), shape, elsewhere);
+    const MutableView out(results.data(), shape), far_out(DType::f32, results.data(), shape, elsewhere);
+    const auto expect = [](const char* begin, const std::string& text) {
+        EXPECT_EQ(text, std::string(begin) + ": expected memory on cpu, as the context, got cuda:0");
+    };
+    expect("[layer_norm] x", text_of([&] { layer_norm(context, far, out); }));
+    expect("[rms_norm] out", text_of([&] { rms_norm(context, x, far_out); }));
+    expect("[rms_norm] residual", text_of([&] { rms_norm(context, x, out, {.residual = far}); }));
+    expect("[rms_norm_backward] dout", text_of([&] { rms_norm_backward(context, x, far, {.dx = out}); }));
+    expect("[activate] x", text_of([&] { activate(context, Activation::silu, far, out); }));
+    expect("[gated] up", text_of([&] { gated(context, Activation::silu, x, far, out); }));
+    expect("[add] b", text_of([&] { add(context, x, far, out); }));
+    expect("[fill] out", text_of([&] { fill(context, far_out, 0); }));
+    expect("[sum_leading] x", text_of([&] { sum_leading(context, far, out.slice(0, 0, 1)); }));
+    expect("[linear] weight", text_of([&] { linear(context, x, far, out); }));
+    expect("[linear_backward] dout", text_of([&] { linear_backward(context, x, x, far, {.dx = out}); }));
+    const View places(DType::i64, ids.data(), {4}, elsewhere);
+    expect("[embedding] table", text_of([&] { embedding(context, View(ids.data(), {4}), far, out.slice(0, 0, 4)); }));
+    expect("[embedding] ids", text_of([&] { embedding(context, places, x, out.slice(0, 0, 4)); }));
+    const View heads(numbers.data(), {1, 1, 4, 8});
+    const MutableView turned(results.data(), {1, 1, 4, 8});
+    expect("[rope] positions",
+           text_of([&] { rope(context, heads, turned, rope_table({.size = 8}), {.positions = places}); }));
     EXPECT_EQ(results, std::vector<float>(64, -1.0F));
 }
 
