@@ -20,8 +20,8 @@ Tensor wide_ids(const char* argument, const View& view) {
     if (view.dtype() != DType::i64 && view.dtype() != DType::i32) {
         refuse("Learner.step", argument, "int64 or int32", std::string(name_of(view.dtype())));
     }
-    const Tensor copy = Tensor::copy_of(view);
-    if (copy.dtype() == DType::i64) { return Tensor::copy_of(copy.view()); }
+    Tensor copy = Tensor::copy_of(view);
+    if (copy.dtype() == DType::i64) { return copy; }
     Tensor wide(DType::i64, view.shape());
     for (std::int64_t i = 0; i < copy.elements(); ++i) { wide.as<std::int64_t>()[i] = copy.as<std::int32_t>()[i]; }
     return wide;
@@ -29,13 +29,17 @@ Tensor wide_ids(const char* argument, const View& view) {
 
 Tensor mask_of(const View& view) {
     if (!view) { return {}; }
-    if (view.dtype() != DType::u8 && view.dtype() != DType::boolean) {
-        refuse("Learner.step", "attention_mask", "bool or uint8", std::string(name_of(view.dtype())));
+    const DType type = view.dtype();
+    const bool bytes = type == DType::u8 || type == DType::boolean;
+    if (!bytes && type != DType::i64 && type != DType::i32) {
+        refuse("Learner.step", "attention_mask", "bool, uint8, int32 or int64", std::string(name_of(type)));
     }
-    const Tensor copy = Tensor::copy_of(view);
+    const Tensor copy = bytes ? Tensor::copy_of(view) : wide_ids("attention_mask", view);
     Tensor mask(DType::u8, view.shape());
     for (std::int64_t i = 0; i < copy.elements(); ++i) {
-        mask.as<std::uint8_t>()[i] = static_cast<const std::uint8_t*>(copy.data())[i] != 0 ? 1 : 0;
+        const bool there = bytes ? static_cast<const std::uint8_t*>(copy.data())[i] != 0
+                                 : static_cast<const std::int64_t*>(copy.data())[i] != 0;
+        mask.as<std::uint8_t>()[i] = there ? 1 : 0;
     }
     return mask;
 }

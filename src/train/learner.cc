@@ -80,6 +80,50 @@ std::int64_t read_count(const SafetensorsMetadata& metadata, const char* key, co
     return value;
 }
 
+std::string seen(const Tensor& tensor) {
+    return tensor ? std::string(name_of(tensor.dtype())) + " " + to_string(tensor.shape()) : "none";
+}
+
+void check_bounds(const TrainBatch& batch) {
+    const Tensor& bounds = batch.cu_seqlens;
+    const std::int64_t tokens = batch.input_ids.elements();
+    bool fits = bounds.dtype() == DType::i64 && bounds.shape().rank() == 1 && bounds.elements() >= 2;
+    for (std::int64_t n = 0; fits && n < bounds.elements(); ++n) {
+        const std::int64_t bound = bounds.as<std::int64_t>()[n];
+        fits = n == 0 ? bound == 0 : bound > bounds.as<std::int64_t>()[n - 1];
+    }
+    if (!fits || bounds.as<std::int64_t>()[bounds.elements() - 1] != tokens) {
+        throw Error("[Learner] cu_seqlens: expected i64 numbers that grow from 0 to " + std::to_string(tokens) +
+                    ", got " + seen(bounds) + (fits ? " with another end" : ""));
+    }
+}
+
+/// What parts of a batch are made from; the rest is for the model to check.
+void check_batch(const TrainBatch& batch, std::int64_t parts) {
+    const auto ids = [](const char* name, const Tensor& tensor) {
+        if (!tensor || tensor.dtype() != DType::i64 || tensor.shape().rank() != 2) {
+            throw Error("[Learner] " + std::string(name) + ": expected i64 [batch, tokens], got " + seen(tensor));
+        }
+    };
+    ids("input_ids", batch.input_ids);
+    ids("labels", batch.labels);
+    const std::int64_t rows = batch.input_ids.shape()[0];
+    if (batch.labels.shape()[0] != rows) {
+        throw Error("[Learner] labels: expected shape with " + std::to_string(rows) + " rows, as input_ids, got " +
+                    to_string(batch.labels.shape()));
+    }
+    if (batch.attention_mask &&
+        (batch.attention_mask.dtype() != DType::u8 || !(batch.attention_mask.shape() == batch.input_ids.shape()))) {
+        throw Error("[Learner] attention_mask: expected u8 " + to_string(batch.input_ids.shape()) + ", got " +
+                    seen(batch.attention_mask));
+    }
+    if (batch.cu_seqlens) { return check_bounds(batch); }
+    if (rows % parts != 0) {
+        throw Error("[Learner] batch: expected rows for " + std::to_string(parts) + " equal parts (accumulate), got " +
+                    std::to_string(rows));
+    }
+}
+
 }  // namespace
 
 /// What belongs to a learned tensor. Not in an unnamed namespace: Learner::State has it, and folders are compiled as
@@ -250,16 +294,7 @@ std::size_t Learner::peak_bytes() { return state_->memory.peak_bytes(); }
 StepReport Learner::step(const TrainBatch& whole) {
     State& s = *state_;
     const std::int64_t parts = s.options.accumulate;
-    if (!whole.input_ids || !whole.labels || whole.input_ids.shape().rank() != 2 || whole.labels.shape().rank() != 2) {
-        throw Error("[Learner] batch: expected input_ids and labels [batch, tokens], got " +
-                    (whole.input_ids && whole.labels
-                         ? to_string(whole.input_ids.shape()) + " and " + to_string(whole.labels.shape())
-                         : std::string("none")));
-    }
-    if (!whole.cu_seqlens && whole.input_ids.shape()[0] % parts != 0) {
-        throw Error("[Learner] batch: expected rows for " + std::to_string(parts) + " equal parts (accumulate), got " +
-                    std::to_string(whole.input_ids.shape()[0]));
-    }
+    check_batch(whole, parts);
     StepReport report;
     report.step = s.step + 1;
     report.tokens = tokens_in(whole);

@@ -123,3 +123,17 @@ def test_what_is_wrong_is_said():
         heed.linear_attend(x["q"], x["k"], x["v"], rule="delta")
     with pytest.raises(ValueError, match="rule: expected one of 'sum', 'delta'"):
         heed.linear_attend(x["q"], x["k"], x["v"], rule="gated")
+
+
+def test_caches_hold_the_state_of_gated_layers():
+    x = {name: array[:1].astype("float32") for name, array in inputs(heads=2, values=5).items()}
+    sizes = {"kv_heads": 2, "head_size": 5, "value_size": 5, "pages": 1, "normalise": False}
+    cache = heed.CachePool(heed.CacheConfig(kind="linear", **sizes)).create()
+    empty = np.zeros((1, 2, 5, 5), "float32")
+    whole, _ = recurrence(x["q"], x["k"], x["v"], empty, log_decay=x["log_decay"], beta=x["beta"])
+    parts = []
+    for a, b in ((0, 20), (20, 21), (21, 37)):
+        part = {name: x[name][:, :, a:b] for name in ("q", "k", "v", "log_decay", "beta")}
+        gates = {"log_decay": part["log_decay"], "beta": part["beta"], "rule": "delta"}
+        parts.append(heed.cached_linear_attend(cache, part["q"], part["k"], part["v"], **gates, **GATED))
+    assert np.allclose(np.concatenate(parts, 2), whole, atol=1e-5)

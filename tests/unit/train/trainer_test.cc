@@ -269,6 +269,23 @@ TEST(Learner, RefusesBatchesThatDoNotFit) {
     odd.input_ids = Tensor(DType::i64, {3, 4});
     odd.labels = Tensor(DType::i64, {3, 4});
     EXPECT_THROW(static_cast<void>(learner.step(odd)), Error);
+    const auto refused = [&](const auto& change) {
+        TrainBatch batch;
+        batch.input_ids = Tensor(DType::i64, {1, 4});
+        batch.labels = Tensor(DType::i64, {1, 4});
+        batch.cu_seqlens = Tensor(DType::i64, {3});
+        batch.cu_seqlens.as<std::int64_t>()[1] = 1;
+        batch.cu_seqlens.as<std::int64_t>()[2] = 4;
+        change(batch);
+        EXPECT_THROW(static_cast<void>(learner.step(batch)), Error);
+    };
+    refused([](TrainBatch& b) { b.cu_seqlens.as<std::int64_t>()[2] = 400; });
+    refused([](TrainBatch& b) { b.cu_seqlens.as<std::int64_t>()[1] = -3; });
+    refused([](TrainBatch& b) { b.cu_seqlens = Tensor(DType::i32, {2}); });
+    refused([](TrainBatch& b) { b.labels = Tensor(DType::i32, {1, 4}); });
+    refused([](TrainBatch& b) { b.labels = Tensor(DType::i64, {2, 4}); });
+    refused([](TrainBatch& b) { b.attention_mask = Tensor(DType::i64, {1, 4}); });
+    refused([](TrainBatch& b) { b.input_ids.as<std::int64_t>()[0] = 99999; });
     EXPECT_EQ(learner.steps(), 0);
 }
 
