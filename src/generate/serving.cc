@@ -9,6 +9,7 @@
 #include <numeric>
 #include <span>
 
+#include "base/access.h"
 #include "generate/drafts.h"
 
 namespace heed {
@@ -80,7 +81,7 @@ struct Job {
     bool finished() const { return result.reason != FinishReason::running; }
 };
 
-struct ServingLoop::State {
+struct HEED_INTERNAL ServingLoop::State {
     State(const Model& model, const ServingOptions& given)
         : options(given), decoding(model, given.decoding), drafts(model, given.speculation, given.decoding) {
         const ModelConfig& config = model.config();

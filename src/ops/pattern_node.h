@@ -20,7 +20,7 @@ namespace heed {
 
 /// What a pattern is made of. Nodes never change after construction, so patterns share them freely between
 /// copies and threads. Pattern answers for the absent node and for empty tiles and rows; nodes never see those.
-struct Pattern::Node {
+struct HEED_INTERNAL Pattern::Node {
     enum class Kind : std::uint8_t { leaf, both, either };
 
     explicit Node(Kind node_kind = Kind::leaf) : kind(node_kind) {}

@@ -3,13 +3,14 @@
 #include <fstream>
 #include <iterator>
 
+#include "base/access.h"
 #include "io/file.h"
 #include "text/jinja.h"
 #include "text/json_field.h"
 
 namespace heed {
 
-struct ChatTemplate::State {
+struct HEED_INTERNAL ChatTemplate::State {
     std::vector<text::JinjaNode> nodes;
     std::string bos, eos;
 };

@@ -57,7 +57,7 @@ std::string replaced_in(std::string text, const std::string& from, const std::st
 }
 
 /// As json.dumps: a space behind commas and colons.
-std::string to_json(const Value& value, int indent) {
+std::string json_text(const Value& value, int indent) {
     if (indent > 0) { return value.dump(indent, ' ', false, Value::error_handler_t::replace); }
     if (value.is_object() || value.is_array()) {
         std::string text = value.is_object() ? "{" : "[";
@@ -66,7 +66,7 @@ std::string to_json(const Value& value, int indent) {
             text += first ? "" : ", ";
             first = false;
             if (value.is_object()) { text += Value(key).dump(-1, ' ', false, Value::error_handler_t::replace) + ": "; }
-            text += to_json(part, 0);
+            text += json_text(part, 0);
         }
         return text + (value.is_object() ? "}" : "]");
     }
@@ -402,7 +402,7 @@ private:
         if (e.text == "default" || e.text == "d") { return is_defined(value) ? value : argument(0); }
         if (e.text == "tojson") {
             const Value indent = argument(0);
-            return to_json(value, indent.is_number_integer() ? indent.get<int>() : 0);
+            return json_text(value, indent.is_number_integer() ? indent.get<int>() : 0);
         }
         if (e.text == "length" || e.text == "count") {
             return value.is_string()   ? characters_in(value.get_ref<const std::string&>())

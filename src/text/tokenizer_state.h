@@ -1,13 +1,14 @@
 #pragma once
 #include <heed/tokenizer.h>
 
+#include "base/access.h"
 #include "text/added_tokens.h"
 #include "text/pipeline.h"
 #include "text/template.h"
 
 namespace heed {
 
-struct Tokenizer::State {
+struct HEED_INTERNAL Tokenizer::State {
     std::string json;
     std::unique_ptr<text::Normalizer> normalizer;
     std::unique_ptr<text::PreTokenizer> pre_tokenizer;

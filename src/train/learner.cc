@@ -7,6 +7,7 @@
 #include <charconv>
 #include <cmath>
 
+#include "base/access.h"
 #include "train/batch.h"
 
 namespace heed {
@@ -220,7 +221,7 @@ ForwardInputs inputs_of(const TrainBatch& batch) {
     return inputs;
 }
 
-struct Learner::State {
+struct HEED_INTERNAL Learner::State {
     Context& context;
     Model model;
     TrainOptions options;

@@ -3,11 +3,12 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/access.h"
 #include "train/batch.h"
 
 namespace heed {
 
-struct Trainer::State {
+struct HEED_INTERNAL Trainer::State {
     TrainConfig config;
     std::unique_ptr<TrainData> data;
     Context& context;

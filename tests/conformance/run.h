@@ -36,7 +36,16 @@ Results oracle(Context& context, const Problem& problem);
 std::vector<std::string> kernels_to_test(bool on_gpu = false);
 /// HEED_CONFORMANCE_PASS=forward: for work on a kernel whose backward pass is still to come.
 bool forward_only();
-/// Whether a kernel takes this problem.
+/// Which kernels take this problem. Where a row of a family ("cpu-avx2/decode") does, the family's own does not count:
+/// it would do the same.
+class Fitting {
+public:
+    explicit Fitting(const Problem& problem);
+    bool operator()(const std::string& kernel) const;
+
+private:
+    std::vector<KernelVerdict> verdicts_;
+};
 bool fits(const Problem& problem, const std::string& kernel);
 
 /// HEED_CASE (or --case N): that one alone; HEED_TEST_STRIDE=n: every n-th, beginning with `first`.

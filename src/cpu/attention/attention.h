@@ -5,7 +5,7 @@
 
 namespace heed::cpu {
 
-/// The tiled kernels, a row for each instruction set, best first.
+/// Rows of each instruction set, best first: /decode, /short, the set as such, and /tiles for who asks for it by name.
 std::vector<AttentionKernel> attention_kernels();
 
 }  // namespace heed::cpu

@@ -79,6 +79,7 @@ struct Call {
     Tensor4 q, k, v, out, dout, dq, dk, dv, bias, allow, keep;
     const KvPages* pages = nullptr;  ///< k and v lie here instead
     bool byte_products = false;      ///< the CPU has them
+    bool tiles_only = false;         ///< nothing but tiles, whatever suits an entry
     int threads = 1;                 ///< that share the call: no bit depends on it
     bool has_lse = false;
     float scale = 1;

@@ -40,6 +40,26 @@ bool forward_short(detail::Pool& pool, const Call& call, const ForwardPlan& plan
     return true;
 }
 
+/// See AttentionFunctions::way.
+template <class Isa, class Product>
+AttentionWay way_with(const Call& call) {
+    const AttentionOptions& o = call.problem->options;
+    const bool alike = !call.problem->packed && !o.query_lengths && !o.key_lengths;
+    bool decode = true, short_heads = Product::depth_per_lane == 1, any = false;
+    for (std::int64_t b = 0; b < (alike ? smaller<std::int64_t>(call.batch, 1) : call.batch); ++b) {
+        const Sequence s = sequence_of(call, b);
+        const Split split = split_forward(call, s);
+        if (split.tiles == 0) { continue; }  // an entry without queries
+        any = true;
+        const bool few_rows = Decode<Isa>::takes(call, split);
+        decode = decode && few_rows;
+        short_heads = short_heads && !few_rows && ShortHeads<Isa>::takes(call, split, s);
+        if (!decode && !short_heads) { return AttentionWay::each_its_own; }
+    }
+    if (!any) { return AttentionWay::each_its_own; }
+    return decode ? AttentionWay::decode : AttentionWay::short_heads;
+}
+
 template <class Isa, class Product>
 void forward_with(detail::Pool& pool, Call call) {
     call.threads = pool.threads();
@@ -227,21 +247,42 @@ HEED_INLINE void with_product(const AttentionProblem& problem, Function&& functi
 }
 
 template <class Isa>
-void forward(detail::Pool& pool, const AttentionProblem& problem) {
+AttentionWay way(const AttentionProblem& problem) {
+    AttentionWay answer = AttentionWay::each_its_own;
     with_product(
-        problem, [&]<class Product>(const Call& call) { forward_with<Isa, Product>(pool, call); },
-        [&](const AttentionFunctions& others) { others.forward_with_bytes(pool, problem); });
+        problem,
+        [&]<class Product>(Call call) {
+            if (!problem.out) {  // only sizes are known: as if it were a new tensor
+                call.out = call.q;
+                call.out.row = call.value_size;
+            }
+            answer = way_with<Isa, Product>(call);
+        },
+        [&](const AttentionFunctions& others) { answer = others.way(problem); });
+    return answer;
+}
+
+template <class Isa>
+void forward(detail::Pool& pool, const AttentionProblem& problem, AttentionWay way) {
+    with_product(
+        problem,
+        [&]<class Product>(Call call) {
+            call.tiles_only = way == AttentionWay::tiles;
+            forward_with<Isa, Product>(pool, call);
+        },
+        [&](const AttentionFunctions& others) { others.forward_with_bytes(pool, problem, way); });
 }
 
 /// Called by the set with products of bf16: a CPU that has those has products of bytes.
 template <class Isa>
-void forward_with_bytes(detail::Pool& pool, const AttentionProblem& problem) {
+void forward_with_bytes(detail::Pool& pool, const AttentionProblem& problem, AttentionWay way) {
 #if defined(__AVX512F__) && !defined(__AVX512BF16__)
     Call call = make_call(problem);
     call.byte_products = true;
+    call.tiles_only = way == AttentionWay::tiles;
     forward_with<Isa, FloatProduct>(pool, call);
 #else
-    forward<Isa>(pool, problem);
+    forward<Isa>(pool, problem, way);
 #endif
 }
 
@@ -265,7 +306,7 @@ void weights(const AttentionProblem& problem, detail::Scratch& scratch, std::int
 
 template <class Isa>
 constexpr AttentionFunctions attention_functions() {
-    return {forward<Isa>, forward_with_bytes<Isa>, backward<Isa>, weights<Isa>};
+    return {way<Isa>, forward<Isa>, forward_with_bytes<Isa>, backward<Isa>, weights<Isa>};
 }
 
 }  // namespace heed::cpu

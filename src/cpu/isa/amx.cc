@@ -16,21 +16,36 @@ struct Amx {
 /// vectors, which are slower, gain more from longer products.
 constexpr std::int64_t tile_keys = 96;
 
-void amx_forward(detail::Pool& pool, const AttentionProblem& problem) {
+Call with_shorter_tiles(Call call) {
+    if (!call.pattern) { call.tile_keys = smaller(call.tile_keys, tile_keys); }
+    return call;
+}
+
+AttentionWay amx_way(const AttentionProblem& problem) {
+    AttentionWay answer = AttentionWay::each_its_own;
+    with_product(
+        problem, [&]<class Product>(const Call& call) { answer = way_with<Amx, Product>(with_shorter_tiles(call)); },
+        [&](const AttentionFunctions& others) { answer = others.way(problem); });
+    return answer;
+}
+
+void amx_forward(detail::Pool& pool, const AttentionProblem& problem, AttentionWay way) {
     with_product(
         problem,
-        [&]<class Product>(Call call) {
-            if (!call.pattern) { call.tile_keys = smaller(call.tile_keys, tile_keys); }
+        [&]<class Product>(const Call& given) {
+            Call call = with_shorter_tiles(given);
+            call.tiles_only = way == AttentionWay::tiles;
             forward_with<Amx, Product>(pool, call);
         },
-        [&](const AttentionFunctions& others) { others.forward_with_bytes(pool, problem); });
+        [&](const AttentionFunctions& others) { others.forward_with_bytes(pool, problem, way); });
 }
 
 }  // namespace
 
 /// Attention in bf16; everything else is what avx512bf16_kernels has.
 const Kernels amx_kernels = {
-    .attention = {.forward = amx_forward,
+    .attention = {.way = amx_way,
+                  .forward = amx_forward,
                   .forward_with_bytes = amx_forward,
                   .backward = backward<Amx>,
                   .weights = weights<Amx>},

@@ -6,11 +6,22 @@
 
 namespace heed::cpu {
 
+/// How the entries of a call are computed in the forward pass.
+enum class AttentionWay : std::uint8_t {
+    each_its_own,  ///< whichever of the following suits the entry
+    tiles,         ///< blocks of query rows against packed blocks of keys
+    decode,        ///< a few rows, keys and values read once where they lie
+    short_heads,   ///< all rows and keys of a short plain head at once
+};
+
 /// What each file of this folder exports, and all that it exports: one table. Each operation adds a member.
 struct AttentionFunctions {
-    void (*forward)(detail::Pool& pool, const AttentionProblem& problem);
+    /// The one way that suits every entry of the forward pass; each_its_own where there is none.
+    AttentionWay (*way)(const AttentionProblem& problem);
+    /// `way` is each_its_own or tiles.
+    void (*forward)(detail::Pool& pool, const AttentionProblem& problem, AttentionWay way);
     /// The same where the CPU multiplies bytes, too (VNNI).
-    void (*forward_with_bytes)(detail::Pool& pool, const AttentionProblem& problem);
+    void (*forward_with_bytes)(detail::Pool& pool, const AttentionProblem& problem, AttentionWay way);
     void (*backward)(detail::Pool& pool, const AttentionProblem& problem);
     /// out[r][j], row r at out + r * stride, of the listed rows of head h.
     void (*weights)(const AttentionProblem& problem, detail::Scratch& scratch, std::int64_t b, std::int64_t h,

@@ -6,6 +6,7 @@
 #include <heed/heed.h>
 
 #include "base/dispatch.h"
+#include "support/kernels.h"
 #include "support/numbers.h"
 #include "support/random.h"
 
@@ -107,16 +108,10 @@ struct Call {
 /// Runs on every kernel that this machine can run: the reference in double, the others in float.
 class EveryKernel : public ::testing::TestWithParam<std::string> {
 public:
-    static std::vector<std::string> names() {
-        std::vector<std::string> result;
-        for (const KernelVerdict& verdict : explain({}, {.kernel = "reference"}).verdicts) {
-            if (verdict.fits) { result.push_back(verdict.kernel); }
-        }
-        return result;
-    }
+    static std::vector<std::string> names() { return runnable_kernels(); }
     static std::string label(const ::testing::TestParamInfo<std::string>& info) {
         std::string name = info.param;
-        for (char& letter : name) { letter = letter == '-' ? '_' : letter; }
+        for (char& letter : name) { letter = letter == '-' || letter == '/' ? '_' : letter; }
         return name;
     }
 

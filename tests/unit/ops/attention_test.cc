@@ -225,6 +225,52 @@ TEST(AttentionChoice, TheReferenceIsLastAndTakesEverything) {
     }
 }
 
+/// Rows for some problems only come before the row of their instruction set, and are forced by name or with it.
+TEST(AttentionChoice, DecodingShortHeadsAndTilesAreRows) {
+    const std::string set = explain({.queries = 300, .keys = 300}).kernel;
+    ASSERT_EQ(set.rfind("cpu-", 0), 0U);
+    ASSERT_EQ(set.find('/'), std::string::npos);
+    const AttentionShape step{.batch = 3, .heads = 4, .kv_heads = 2, .queries = 1, .keys = 300};
+    const AttentionShape little{.batch = 3, .heads = 2, .kv_heads = 2, .queries = 20, .keys = 20};
+    EXPECT_EQ(explain(step).kernel, set + "/decode");
+    EXPECT_EQ(explain(little).kernel, set + "/short");
+    EXPECT_EQ(explain(step, {.kernel = set}).kernel, set + "/decode");
+    EXPECT_EQ(explain(step, {.kernel = set + "/tiles"}).kernel, set + "/tiles");
+    EXPECT_EQ(explain(little, {.softcap = 5}).kernel, set);
+    try {
+        explain(little, {.kernel = set + "/decode"});
+        ADD_FAILURE() << "no error";
+    } catch (const Error& error) {
+        EXPECT_NE(std::string(error.what()).find("for a few rows of queries in every entry"), std::string::npos)
+            << error.what();
+    }
+    const std::int64_t queries[] = {1, 20};
+    EXPECT_EQ(explain({.batch = 2, .queries = 20, .keys = 300}, {.query_lengths = View(queries, {2})}).kernel, set);
+
+    // Strides decide, too: keys of every second column are not rows of floats.
+    Context context(2);
+    const Tensor q(DType::f32, {1, 2, 20, 16}), wide(DType::f32, {1, 2, 20, 32});
+    Tensor out(DType::f32, {1, 2, 20, 16});
+    const View strided(wide.dtype(), wide.data(), q.shape(), Shape{1280, 640, 32, 2});
+    for (const auto& [keys, expected] : {std::pair(View(q), set + "/short"), std::pair(strided, set)}) {
+        const auto explained = explain(context, [&](Context& dry) { attend(dry, q, keys, q, out); });
+        EXPECT_EQ(explained.at(0).kernel, expected);
+    }
+}
+
+/// Tiles forced upon entries of a few rows, where nobody would use them, give what decoding gives, to rounding.
+TEST(AttentionChoice, TilesTakeAFewRowsWhenForced) {
+    Random random(5);
+    const Tensor q = random_tensor(random, DType::f32, {2, 4, 1, 64}),
+                 k = random_tensor(random, DType::f32, {2, 2, 90, 64});
+    Tensor decoded(DType::f32, q.shape()), tiled(DType::f32, q.shape());
+    const std::string set = explain({.queries = 300, .keys = 300}).kernel;
+    Context context(2);
+    attend(context, q, k, k, decoded, {.kernel = set + "/decode"});
+    attend(context, q, k, k, tiled, {.kernel = set + "/tiles"});
+    expect_near("out", tiled, decoded, 1e-6);
+}
+
 TEST(AttentionChoice, AnOptionOrTheEnvironmentForcesAKernel) {
     const Explanation by_option = explain({}, {.kernel = "reference"});
     EXPECT_EQ(by_option.kernel, "reference");

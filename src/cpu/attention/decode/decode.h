@@ -24,7 +24,7 @@ public:
 
     /// Is the entry for this kernel? Dropout is left to the other one.
     static HEED_INLINE bool takes(const Call& call, const Split& split) {
-        if (split.tiles != 1 || call.drop || call.keep.data != nullptr) { return false; }
+        if (call.tiles_only || split.tiles != 1 || call.drop || call.keep.data != nullptr) { return false; }
         constexpr std::int64_t long_enough = 512;  // to wait for memory
         return split.tile_rows <= decode_rows ||
                (split.tile_rows <= most && split.part_keys >= long_enough && in_fours(call));

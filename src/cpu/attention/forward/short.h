@@ -35,10 +35,11 @@ public:
                            call.allow.data == nullptr && call.keep.data == nullptr && !call.drop && !call.pattern &&
                            !call.sinks && p.reach.left < 0 && p.reach.right < 0;
         const bool one_tile_a_head = split.heads_per_tile == 1 && split.tiles == call.group;
-        return plain && one_tile_a_head && s.queries > decode_rows && s.keys > 0 && s.keys <= call.tile_keys &&
-               !p.packed && call.pages == nullptr && floats_in_rows(call.q) && floats_in_rows(call.k) &&
-               floats_in_rows(call.v) && floats_in_rows(call.out) && call.value_size % Isa::lanes == 0 &&
-               lies_well(call.head_size * 4, call.k.row * 4) && lies_well(call.value_size * 4, call.v.row * 4);
+        return !call.tiles_only && plain && one_tile_a_head && s.queries > decode_rows && s.keys > 0 &&
+               s.keys <= call.tile_keys && !p.packed && call.pages == nullptr && floats_in_rows(call.q) &&
+               floats_in_rows(call.k) && floats_in_rows(call.v) && floats_in_rows(call.out) &&
+               call.value_size % Isa::lanes == 0 && lies_well(call.head_size * 4, call.k.row * 4) &&
+               lies_well(call.value_size * 4, call.v.row * 4);
     }
 
     ShortHeads(const Call& call, const Sequence& s)
