@@ -100,6 +100,8 @@ def random_case(number):
         "dropout_offset": lambda: int(rng.integers(0, 2**32)),
     }
     options = {name: make() for name, make in choices.items() if rng.random() < 0.3}
+    if "dropout" in options:  # needs one
+        options.setdefault("seed", 0)
     arrays = [rng.standard_normal(x) for x in ((b, h, t, d), (b, g, s, d), (b, g, s, e), (b, h, t, e), (b, h, t))]
     return arrays, options
 

@@ -12,7 +12,7 @@ def test_a_step_is_adamw_on_the_gradients():
     model, rate, decay = heed.Model(TINY, seed=3), 0.01, 0.1
     before, given = model.state_dict(), model.gradients(IDS)
     report = heed.Learner(model, learning_rate=rate, warmup=0, schedule="constant", weight_decay=decay, clip=0).step(IDS)
-    assert report["loss"] == pytest.approx(float(given["loss"]), rel=1e-6)
+    assert report["loss"] == pytest.approx(given["loss"].item(), rel=1e-6)
     total = sum(float((g.astype("f8") ** 2).sum()) for name, g in given.items() if name != "loss")
     assert report["gradient_norm"] == pytest.approx(total**0.5, rel=1e-5)
     for name, after in model.state_dict().items():
@@ -62,7 +62,7 @@ def test_mistakes():
         heed.Learner(model, learning_rate=-1.0)
     learner = heed.Learner(model)
     with pytest.raises(ValueError, match="input_ids: expected 0 to 15, got 99"):
-        learner.step([[1, 99]])
+        learner.step([[1, 99]], [[1, 2]])
     with pytest.raises(ValueError, match="labels: expected shape"):
         learner.step([[1, 2, 3]], [[1, 2]])
     with pytest.raises(ValueError, match="cu_seqlens"):
