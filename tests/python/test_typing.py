@@ -47,6 +47,8 @@ def test_functions_take_every_keyword_of_their_signature(stub):
                     "RopeTable": heed.RopeTable([1.0]),
                     "InfiniMemory": heed.InfiniMemory(),
                     "Sequence[tuple[ArrayLike, ArrayLike]]": [],
+                    "Sequence[RopeTable]": [heed.RopeTable([1.0])],
+                    "Sequence[ArrayLike]": [[0, 1]],
                 }.get(kind, x)
             )
         for keyword in node.args.kwonlyargs:

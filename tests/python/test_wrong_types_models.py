@@ -101,6 +101,10 @@ def model_calls(folder):
             lambda: (tokenizer(), "aa"),
             {"text_pair": None, "add_special_tokens": True, "allow_special": True},
         ),
+        "Tokenizer.encode_batch": (
+            lambda: (tokenizer(), ["aa", b"ab"]),
+            {"add_special_tokens": True, "allow_special": True, "context": None},
+        ),
         "Tokenizer.decode": (lambda: (tokenizer(), [1, 2]), {"skip_special_tokens": True}),
         "Tokenizer.decode_bytes": (lambda: (tokenizer(), [1, 2]), {"skip_special_tokens": True}),
         "Tokenizer.token_to_id": (lambda: (tokenizer(), "a"), {}),
