@@ -86,6 +86,17 @@ const char* linear_declines(const LinearProblem& problem) {
     return many ? "too large" : nullptr;
 }
 
+const char* matmul_declines(const MatmulProblem& p) {
+    const bool many = p.kept.elements * (p.rows / 64 + 1) * (p.columns / 64 + 1) > most_blocks;
+    return many ? "too large" : nullptr;
+}
+
+void matmul(detail::Place& place, const MatmulProblem& problem) {
+    LinearProblem linear;
+    linear.product = problem;
+    run_one<LinearProblem, launch_linear>(place, linear);
+}
+
 Tensor4 tensor_of(const View& view) {
     Tensor4 result;
     result.data = const_cast<void*>(view.data());  // what is only read is not written
@@ -159,6 +170,14 @@ std::vector<Kernel<LinearProblem>> linear_kernels() {
     auto row = any_row<LinearProblem>(run_one<LinearProblem, launch_linear>);
     row.declines = linear_declines;
     return {row};
+}
+std::vector<Kernel<MatmulProblem>> matmul_kernels() {
+    auto row = any_row<MatmulProblem>(matmul);
+    row.declines = matmul_declines;
+    return {row};
+}
+std::vector<Kernel<DropoutProblem>> dropout_kernels() {
+    return {any_row<DropoutProblem>(run_one<DropoutProblem, launch_dropout>)};
 }
 std::vector<Kernel<RopeProblem>> rope_kernels() { return {any_row<RopeProblem>(rope)}; }
 

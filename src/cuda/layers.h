@@ -1,5 +1,6 @@
 #pragma once
 #include "kernel/activation_problem.h"
+#include "kernel/dropout_problem.h"
 #include "kernel/elementwise_problem.h"
 #include "kernel/embedding_problem.h"
 #include "kernel/kernel.h"
@@ -18,6 +19,8 @@ std::vector<Kernel<ElementwiseProblem>> elementwise_kernels();
 std::vector<Kernel<SumProblem>> sum_leading_kernels();
 std::vector<Kernel<EmbeddingProblem>> embedding_kernels();
 std::vector<Kernel<LinearProblem>> linear_kernels();
+std::vector<Kernel<MatmulProblem>> matmul_kernels();
+std::vector<Kernel<DropoutProblem>> dropout_kernels();
 std::vector<Kernel<RopeProblem>> rope_kernels();
 
 }  // namespace heed::cuda

@@ -10,6 +10,8 @@ std::vector<Kernel<ElementwiseProblem>> elementwise_kernels() { return {}; }
 std::vector<Kernel<SumProblem>> sum_leading_kernels() { return {}; }
 std::vector<Kernel<EmbeddingProblem>> embedding_kernels() { return {}; }
 std::vector<Kernel<LinearProblem>> linear_kernels() { return {}; }
+std::vector<Kernel<MatmulProblem>> matmul_kernels() { return {}; }
+std::vector<Kernel<DropoutProblem>> dropout_kernels() { return {}; }
 std::vector<Kernel<RopeProblem>> rope_kernels() { return {}; }
 
 }  // namespace heed::cuda

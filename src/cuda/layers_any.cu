@@ -4,6 +4,8 @@
 #include "cuda/layers_any.h"
 #include "cuda/numbers.cuh"
 
+#include <heed/random.h>
+
 namespace heed::cuda {
 namespace {
 
@@ -249,6 +251,16 @@ __global__ void __launch_bounds__(row_threads) rows_of_table(const __grid_consta
     });
 }
 
+template <class A>
+__global__ void __launch_bounds__(row_threads) drop_numbers(const __grid_constant__ DropoutProblem p) {
+    for_numbers(p.shape, [&](std::int64_t n, std::int64_t c) {
+        const std::uint32_t word = dropout_word(p.seed, p.offset, static_cast<std::uint32_t>(n >> 32),
+                                                static_cast<std::uint32_t>(n), static_cast<std::uint32_t>(c));
+        const A kept = word >= p.threshold ? number<A>(p.x, n, c) * static_cast<A>(p.scale) : A{0};
+        put_number<A>(p.out, n, c, kept + number<A>(p.residual, n, c));
+    });
+}
+
 /// One thread a pair of a row, and one each for the columns behind the pairs.
 template <class A>
 __global__ void __launch_bounds__(row_threads) rotate_pairs(const __grid_constant__ RopeCall call) {
@@ -285,8 +297,21 @@ __global__ void __launch_bounds__(row_threads) rotate_pairs(const __grid_constan
 constexpr int product_tile = 64, product_depth = 16;
 
 template <class A>
-__device__ inline A element(const MatrixAddress& x, std::int64_t row, std::int64_t column) {
-    return load_as<A>(x.dtype, x.data, row * x.row_stride + column * x.column_stride);
+__device__ inline A element(const MatrixAddress& x, std::int64_t row, std::int64_t column, std::int64_t offset = 0) {
+    return load_as<A>(x.dtype, x.data, offset + row * x.row_stride + column * x.column_stride);
+}
+
+/// Where entry n of some axes lies: offsets in elements.
+__device__ inline MatmulOffsets place_of(const MatmulProblem::Axes& axes, std::int64_t n) {
+    MatmulOffsets at;
+    for (int axis = axes.count - 1; axis >= 0; --axis) {
+        const std::int64_t index = n % axes.extent[axis];
+        n /= axes.extent[axis];
+        at.a += index * axes.a[axis];
+        at.b += index * axes.b[axis];
+        at.c += index * axes.c[axis];
+    }
+    return at;
 }
 
 /// A block has 64 x 64 numbers of the result, a thread 4 x 4 of them.
@@ -295,11 +320,16 @@ __global__ void __launch_bounds__(row_threads) multiply_matrices(const __grid_co
     const MatmulProblem& p = problem.product;
     __shared__ A a[product_depth][product_tile + 4], b[product_depth][product_tile + 4];
     const std::int64_t column_tiles = (p.columns + product_tile - 1) / product_tile;
-    const std::int64_t first_row = blockIdx.x / column_tiles * product_tile;
-    const std::int64_t first_column = blockIdx.x % column_tiles * product_tile;
+    const std::int64_t tiles = column_tiles * ((p.rows + product_tile - 1) / product_tile);
+    const MatmulOffsets kept = place_of(p.kept, blockIdx.x / tiles);
+    const std::int64_t first_row = blockIdx.x % tiles / column_tiles * product_tile;
+    const std::int64_t first_column = blockIdx.x % tiles % column_tiles * product_tile;
     const int thread = static_cast<int>(threadIdx.x), in_rows = thread / 16 * 4, in_columns = thread % 16 * 4;
     A sum[4][4] = {};
-    for (std::int64_t k = 0; k < p.depth; k += product_depth) {
+    const std::int64_t steps = (p.depth + product_depth - 1) / product_depth;
+    for (std::int64_t step = 0; step < steps * p.summed.elements; ++step) {
+        const MatmulOffsets summed = place_of(p.summed, step / steps);
+        const std::int64_t k = step % steps * product_depth;
         __syncthreads();
         for (int n = thread; n < product_tile * product_depth; n += row_threads) {
             // Neighbouring threads read along the axis on which neighbours lie.
@@ -307,14 +337,14 @@ __global__ void __launch_bounds__(row_threads) multiply_matrices(const __grid_co
             const int row = deep ? n / product_depth : n % product_tile,
                       d = deep ? n % product_depth : n / product_tile;
             const bool inside = first_row + row < p.rows && k + d < p.depth;
-            a[d][row] = inside ? element<A>(p.a, first_row + row, k + d) : A{0};
+            a[d][row] = inside ? element<A>(p.a, first_row + row, k + d, kept.a + summed.a) : A{0};
         }
         for (int n = thread; n < product_tile * product_depth; n += row_threads) {
             const bool deep = p.b.row_stride == 1;
             const int column = deep ? n / product_depth : n % product_tile;
             const int d = deep ? n % product_depth : n / product_tile;
             const bool inside = first_column + column < p.columns && k + d < p.depth;
-            b[d][column] = inside ? element<A>(p.b, k + d, first_column + column) : A{0};
+            b[d][column] = inside ? element<A>(p.b, k + d, first_column + column, kept.b + summed.b) : A{0};
         }
         __syncthreads();
 #pragma unroll
@@ -331,10 +361,10 @@ __global__ void __launch_bounds__(row_threads) multiply_matrices(const __grid_co
             const std::int64_t row = first_row + in_rows + i, column = first_column + in_columns + j;
             if (row >= p.rows || column >= p.columns) { continue; }
             A x = static_cast<A>(p.alpha) * sum[i][j];
-            if (p.beta != 0) { x += static_cast<A>(p.beta) * element<A>(p.c, row, column); }
+            if (p.beta != 0) { x += static_cast<A>(p.beta) * element<A>(p.c, row, column, kept.c); }
             if (problem.bias.data != nullptr) { x += element<A>(problem.bias, 0, column); }
             const auto put = [&](const MatrixAddress& to, A value) {
-                store_as<A>(to.dtype, to.data, row * to.row_stride + column * to.column_stride, value);
+                store_as<A>(to.dtype, to.data, kept.c + row * to.row_stride + column * to.column_stride, value);
             };
             if (problem.before.data != nullptr) { put(problem.before, x); }
             put(p.c, activated(problem.activation, x));
@@ -412,10 +442,16 @@ void launch_rope(void* stream, const RopeCall& call, bool wide) {
         rotate_pairs<decltype(type)><<<blocks_for(numbers), row_threads, 0, stream_of(stream)>>>(call);
     });
 }
+void launch_dropout(void* stream, const DropoutProblem& p, bool wide) {
+    in_type(wide, [&](auto type) {
+        drop_numbers<decltype(type)>
+            <<<blocks_for(p.shape.rows * p.shape.columns), row_threads, 0, stream_of(stream)>>>(p);
+    });
+}
 void launch_linear(void* stream, const LinearProblem& problem, bool wide) {
     const MatmulProblem& p = problem.product;
-    const std::int64_t blocks =
-        ((p.rows + product_tile - 1) / product_tile) * ((p.columns + product_tile - 1) / product_tile);
+    const std::int64_t blocks = p.kept.elements * ((p.rows + product_tile - 1) / product_tile) *
+                                ((p.columns + product_tile - 1) / product_tile);
     in_type(wide, [&](auto type) {
         multiply_matrices<decltype(type)>
             <<<static_cast<unsigned>(blocks), row_threads, 0, stream_of(stream)>>>(problem);

@@ -3,6 +3,7 @@
 
 #include "cuda/attention_call.h"
 #include "kernel/activation_problem.h"
+#include "kernel/dropout_problem.h"
 #include "kernel/elementwise_problem.h"
 #include "kernel/linear_problem.h"
 #include "kernel/norm_problem.h"
@@ -16,7 +17,9 @@ void launch_activation(void* stream, const ActivationProblem& problem, bool wide
 void launch_activation_backward(void* stream, const ActivationProblem& problem, bool wide);
 void launch_elementwise(void* stream, const ElementwiseProblem& problem, bool wide);
 void launch_sum_leading(void* stream, const SumProblem& problem, bool wide);
+/// Also products with axes that are kept and summed, without bias and activation.
 void launch_linear(void* stream, const LinearProblem& problem, bool wide);
+void launch_dropout(void* stream, const DropoutProblem& problem, bool wide);
 
 /// Rows of a table by ids on the device.
 struct EmbeddingCall {

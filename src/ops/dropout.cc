@@ -2,6 +2,7 @@
 #include <heed/random.h>
 
 #include "cpu/layers/layers.h"
+#include "cuda/layers.h"
 #include "ops/row_checks.h"
 #include "reference/dropout.h"
 
@@ -14,15 +15,15 @@ void dropout_by_reference(detail::Place& place, const DropoutProblem& p) {
 }
 
 std::span<const Kernel<DropoutProblem>> dropout_kernel_list() {
-    static const auto list =
-        kernel_list<DropoutProblem>({cpu::dropout_kernels(), {reference_kernel<DropoutProblem>(dropout_by_reference)}});
+    static const auto list = kernel_list<DropoutProblem>(
+        {cuda::dropout_kernels(), cpu::dropout_kernels(), {reference_kernel<DropoutProblem>(dropout_by_reference)}});
     return list;
 }
 
 }  // namespace
 
 void dropout(Context& context, const View& x, const MutableView& out, const DropoutOptions& options) {
-    constexpr const char* function = "dropout";
+    const Caller function("dropout", context);
     check_rows(function, {"x", x});
     check_output(function, "out", out, x.shape(), float_types);
     check_optional_input(function, {"residual", options.residual}, x.shape());

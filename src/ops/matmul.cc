@@ -1,6 +1,7 @@
 #include <heed/matmul.h>
 
 #include "cpu/matmul/matmul.h"
+#include "cuda/layers.h"
 #include "ops/attention_checks.h"
 #include "reference/matmul.h"
 
@@ -87,7 +88,8 @@ MatmulProblem checked(Caller function, const View& a, const View& b, const Mutab
 }
 
 std::span<const Kernel<MatmulProblem>> matmul_kernel_list() {
-    static const auto list = kernel_list<MatmulProblem>({cpu::matmul_kernels(), {reference::matmul_kernel()}});
+    static const auto list =
+        kernel_list<MatmulProblem>({cuda::matmul_kernels(), cpu::matmul_kernels(), {reference::matmul_kernel()}});
     return list;
 }
 

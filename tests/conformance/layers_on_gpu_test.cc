@@ -3,9 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <heed/activation.h>
+#include <heed/dropout.h>
 #include <heed/elementwise.h>
 #include <heed/embedding.h>
 #include <heed/linear.h>
+#include <heed/matmul.h>
 #include <heed/norm.h>
 #include <heed/positions.h>
 
@@ -164,6 +166,27 @@ std::vector<Layer> layers() {
                        },
                        16});
     }
+    for (const auto& [m, n, k] : {std::array{1, 1, 1}, {17, 33, 300}, {140, 130, 64}}) {
+        all.push_back({"matmul",
+                       {{2, 3, m, k}, {2, 1, k, n}},
+                       {{2, 3, m, n}},
+                       [](Context& c, const LayerInputs& in, const LayerResults& out) {
+                           matmul(c, in[0], in[1], out[0], {.alpha = 0.5});
+                       },
+                       16});
+        all.push_back(
+            {"matmul of a sum",
+             {{2, 3, m, k}, {2, 3, k, n}},
+             {{1, 3, m, n}},
+             [](Context& c, const LayerInputs& in, const LayerResults& out) { matmul(c, in[0], in[1], out[0]); },
+             16});
+    }
+    all.push_back({"dropout",
+                   {{33, 257}, {33, 257}},
+                   {{33, 257}},
+                   [](Context& c, const LayerInputs& in, const LayerResults& out) {
+                       dropout(c, in[0], out[0], {.p = 0.3, .seed = 5, .residual = in[1]});
+                   }});
     for (const Pairing pairing : {Pairing::halves, Pairing::interleaved}) {
         for (const auto& [rotary, size] : {std::pair{64, 64}, std::pair{34, 47}}) {
             const RopeTable table = rope_table({.size = rotary, .pairing = pairing});
