@@ -180,7 +180,7 @@ struct Bf16Rows {
     }
 };
 
-/// Two columns that share 32 bits are parted by a shift and a mask, at half the cost of widening them, and come to lie
+/// Two columns that share 32 bits are split by a shift and a mask, at half the cost of widening them, and come to lie
 /// in different registers of L.
 template <int L>
 struct PartedRows : Bf16Rows {
@@ -254,7 +254,7 @@ struct PairRows : FloatRows {
 /// columns in an order of its own.
 struct WovenRows : Bf16Rows {
     using Product = Bf16Product;
-    static constexpr int columns = 32;  ///< that are woven together
+    static constexpr int columns = 32;  ///< that are interleaved together
 
     /// Vector n, of 16 columns, of rows a and b.
     template <class Isa, int L>

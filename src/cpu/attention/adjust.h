@@ -152,7 +152,7 @@ HEED_APART Scored adjust_scores(const Call& call, const RowTile& tile, const Key
 }
 
 /// Steps 1 to 4 of a tile and a block; largest[row] is raised. While scores are computed, the bias of the next keys is
-/// asked for.
+/// prefetched.
 template <class Isa, class Product, int L>
 Scored score_block(const Call& call, const RowTile& tile, const Keys& keys, const KeyBlock& block, Cover pattern,
                    const BiasRows& rows, const NextBias& next, const float* q, std::int64_t depth,

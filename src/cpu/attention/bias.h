@@ -1,7 +1,7 @@
 #pragma once
 #include "cpu/attention/scores.h"
 
-/// Bias and masks given as tensors: where they lie, asking for them early, and adding them to scores.
+/// Bias and masks given as tensors: where they lie, prefetching them, and adding them to scores.
 
 namespace heed::cpu {
 
@@ -24,12 +24,12 @@ struct BiasRows {
     }
 };
 
-/// Asks for the bias of keys to come (the mask where there is no bias), a line each time it is called: each row is a
-/// jump in memory, which nobody else foresees. Into the second-level cache, as rows that are whole pages apart share a
-/// few lines of the first.
+/// Prefetches the bias of keys to come (the mask where there is no bias), a line each time it is called: each row is a
+/// jump in memory, which the hardware does not foresee. Into the second-level cache, as rows that are whole pages apart
+/// share a few lines of the first.
 class BiasAhead {
 public:
-    /// Nothing to ask for.
+    /// Nothing to prefetch.
     BiasAhead() = default;
 
     /// Keys [begin, end) of `count` rows.
@@ -75,7 +75,7 @@ struct NextBias {
     int count = 0;
     std::int64_t begin = 0, end = 0;  ///< keys
 
-    /// To ask for the first of them.
+    /// To prefetch the first of them.
     template <class Product = FloatProduct>
     HEED_INLINE BiasAhead ahead(const Call& call) const {
         if (rows == nullptr) { return {}; }
@@ -224,8 +224,8 @@ HEED_APART bool add_dense(float factor, int vectors, std::int64_t count, const D
 }
 
 /// add_dense and the product before it in one, for 64 rows: scores = scale * (q . k) + bias, to be multiplied by
-/// log2(e). Beside dot products shuffles cost nothing, so the bias of the next 16 keys is turned there, four rows at a
-/// time; what is then left to do with it is small enough to go beside the end of a register tile.
+/// log2(e). Beside dot products shuffles cost nothing, so the bias of the next 16 keys is transposed there, four rows
+/// at a time; what is then left to do with it is small enough to go beside the end of a register tile.
 template <class Isa, class Product, class Beside>
 HEED_APART bool scores_with_bias(const KeyBlock& block, const float* q, std::int64_t depth, float scale,
                                  const DenseRows& dense, float* scores, float* largest, Beside& beside) {

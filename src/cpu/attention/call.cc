@@ -141,7 +141,7 @@ Call make_call(const AttentionProblem& p) {
                       : std::clamp<std::int64_t>(fitting, 48, most_tile_keys);
     c.sinks = static_cast<bool>(o.sinks);
     c.dx_wanted = p.gradients.dbias || p.gradients.dalibi_slopes;
-    // Rows that fall into the same cache sets are no place to add up in.
+    // Rows a multiple of 512 bytes apart compete for the same cache sets: dq is not accumulated in such memory.
     c.dq_direct = c.dq.dtype == DType::f32 && c.dq.column == 1 && (c.dq.row == c.head_size || c.dq.row * 4 % 512 != 0);
     return c;
 }

@@ -127,9 +127,10 @@ void forward_with(detail::Pool& pool, Call call) {
             if (entry < call.batch) { scratch.next = {&call, entry, head % call.kv_heads, s.queries, s.keys}; }
         }
         ForwardTask next;
-        if (Kernel::worth_asking_for(call, split) && task + pool.threads() < plan.tasks) {  // its next one, most likely
+        if (Kernel::worth_prefetching(call, split) &&
+            task + pool.threads() < plan.tasks) {  // its next one, most likely
             next = task_at(task + pool.threads());
-            if (Kernel::worth_asking_for(call, next.split)) { scratch.next_task = &next; }
+            if (Kernel::worth_prefetching(call, next.split)) { scratch.next_task = &next; }
         }
         if (split.key_parts == 1) {
             Kernel::task(call, s, split, b, g, first, tiles, key_begin, key_end, scratch, nullptr);

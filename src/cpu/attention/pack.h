@@ -56,15 +56,15 @@ HEED_INLINE void with_lanes(int lanes, Function&& function) {
     function.template operator()<4>();
 }
 
-/// Rows of a tensor that are far apart by a power of two fall into the same cache sets: those are copied.
-HEED_INLINE bool lies_well(std::int64_t row_bytes, std::int64_t stride_bytes) {
+/// False where rows are a multiple of 512 bytes apart and so compete for the same cache sets: those are copied.
+HEED_INLINE bool avoids_aliasing(std::int64_t row_bytes, std::int64_t stride_bytes) {
     return stride_bytes <= row_bytes || stride_bytes % 512 != 0;
 }
 
-/// Rows that come next, asked for a line each time it is called: beside products that costs least. Asked for at once
-/// they would fill the buffers for misses, and everything would wait for them. At most `Most` runs of rows.
+/// Prefetches the rows that come next, one cache line each time it is called, between products, where that costs least.
+/// All at once they would fill the miss buffers, and everything would wait for them. At most `Most` runs of rows.
 template <int Most>
-class LinesAhead {
+class LinePrefetch {
 public:
     HEED_INLINE void forget() {
         count_ = now_ = 0;
@@ -72,8 +72,8 @@ public:
     }
     HEED_INLINE void add_run(const char* first, std::int64_t step, std::int64_t bytes, std::int64_t rows) {
         runs_[count_++] = {first, step, bytes, rows};
-        // The first line of a page that was not met lately costs hundreds of cycles, in which the products soon stand
-        // still; asked for together, the pages share that. So one line of each is asked for here.
+        // The first access to a page whose address is not in the TLB costs hundreds of cycles, and products soon stall.
+        // Prefetched together, pages share that wait: so one line of each is prefetched here.
         constexpr std::int64_t page = 4096;
         const std::int64_t size = step * (rows - 1) + bytes;
         for (std::int64_t at = 0; at < size; at += larger(page, step)) { __builtin_prefetch(first + at, 0, 2); }
@@ -107,7 +107,7 @@ private:
 };
 
 /// Keys, values, queries and rows of out of the forward pass.
-class KeysAhead : public LinesAhead<2 + 2 * most_task_tiles> {
+class KeyPrefetch : public LinePrefetch<2 + 2 * most_task_tiles> {
 public:
     HEED_INLINE void add(const HeadRows& from, std::int64_t begin, std::int64_t count, std::int64_t size) {
         if (from.column != 1 || count <= 0 || !from.is_run(begin, count)) { return; }
@@ -128,8 +128,8 @@ void pack_queries(const Call& call, const RowTile& tile, float* staging, float* 
     for (int r = 0; r < tile.rows; ++r) { place[r] = row_address(from, tile, r); }
     const auto address = [&](std::int64_t r) { return place[r]; };
     constexpr bool pairs = Product::depth_per_lane == 2;
-    // Transposing jumps from row to row, which memory does not see coming: asked for in order they arrive twice as
-    // fast. Short sequences would only notice that they are asked for twice.
+    // Transposing jumps from row to row, which the hardware prefetcher does not foresee: prefetched in order, rows
+    // arrive twice as fast. For short sequences the extra instructions cost more than they gain.
     const std::int64_t bytes = from.column == 1 ? call.head_size * from.element_size : 0;
     for (int r = 0; tile.rows == most_rows && r < most_rows; ++r) {
         for (std::int64_t at = 0; at < bytes; at += 64) { __builtin_prefetch(address(r) + at, 0, 3); }
@@ -164,7 +164,7 @@ void pack_keys(const Call& call, const Sequence& s, std::int64_t g, const PackSc
     const Sizes<Isa, Product> z(call);
     const HeadRows k = key_rows(call, s, g);
     const bool in_place = k.column == 1 && k.is_run(block.begin, block.count) &&
-                          lies_well(call.head_size * k.element_bytes(), k.row_bytes);
+                          avoids_aliasing(call.head_size * k.element_bytes(), k.row_bytes);
     const char* first = k.row(block.begin).data;
     block.k = scratch.k;
     block.k_stride = z.key_stride;
@@ -201,15 +201,15 @@ void pack_values(const Call& call, const Sequence& s, std::int64_t g, float* to_
         const char* even = nullptr;
         v.for_each(block.begin, block.count, [&](std::int64_t j, const char* row, const float*) {
             float* to = to_v + j / 2 * z.value_stride;
-            if (j % 2 != 0) { weave_rows<Isa>(even, row, v.column, call.value_size, z.value_stride, to); }
+            if (j % 2 != 0) { interleave_rows<Isa>(even, row, v.column, call.value_size, z.value_stride, to); }
             if (j % 2 == 0 && j + 1 == block.count) {
-                weave_rows<Isa>(row, nullptr, v.column, call.value_size, z.value_stride, to);
+                interleave_rows<Isa>(row, nullptr, v.column, call.value_size, z.value_stride, to);
             }
             even = row;
         });
     } else {
         if (v.storage == KvStorage::f32 && v.column == 1 && call.value_size == z.value_stride &&
-            v.is_run(block.begin, block.count) && lies_well(call.value_size * 4, v.row_bytes)) {
+            v.is_run(block.begin, block.count) && avoids_aliasing(call.value_size * 4, v.row_bytes)) {
             block.v = reinterpret_cast<const float*>(v.row(block.begin).data);
             block.v_stride = v.row_bytes / 4;
             return;
@@ -271,8 +271,8 @@ bool values_finite(const Call& call, KeyBlock& block) {
 
 /// sums = alpha sums + weights V, skipping what is hidden.
 template <class Isa, class Product>
-void careful_product(const Call& call, const RowTile& tile, const KeyBlock& block, const float* weights,
-                     const float* alpha, float* sums) {
+void nan_safe_product(const Call& call, const RowTile& tile, const KeyBlock& block, const float* weights,
+                      const float* alpha, float* sums) {
     const Sizes<Isa, Product> z(call);
     const std::int64_t stride = tile.lanes * tile.vectors;
     const std::int64_t begin = larger<std::int64_t>(tile.begin - block.begin, 0);

@@ -208,9 +208,9 @@ private:
 
 /// multiply_add for V, and a pair of weights every three of its steps.
 template <class Isa, class Product, int MR, int NV, bool Rough, class Beside>
-HEED_INLINE void multiply_add_beside(const float* a, std::int64_t a_stride, const float* b, std::int64_t b_stride,
-                                     std::int64_t depth, F<16> (&sum)[MR][NV], PairWeights<Isa, 16, Rough>& weights,
-                                     Beside& beside) {
+HEED_INLINE void multiply_add_fused(const float* a, std::int64_t a_stride, const float* b, std::int64_t b_stride,
+                                    std::int64_t depth, F<16> (&sum)[MR][NV], PairWeights<Isa, 16, Rough>& weights,
+                                    Beside& beside) {
     using S = Simd<Isa, 16>;
     constexpr std::int64_t steps = 3;
     const auto step = [&](std::int64_t n) HEED_INLINE_LAMBDA {
@@ -253,10 +253,9 @@ HEED_INLINE void multiply_add_beside(const float* a, std::int64_t a_stride, cons
 
 /// matrix_add of weights and V, and another tile's weights beside it as long as there are any.
 template <class Isa, class Product, bool Rough, class Span, class Beside>
-HEED_APART void matrix_add_beside(const float* a, std::int64_t a_stride, const float* b, std::int64_t b_stride,
-                                  float* c, std::int64_t c_stride, std::int64_t rows, int vectors, Old old,
-                                  const float* factor, Span span, PairWeights<Isa, 16, Rough>& weights,
-                                  Beside& beside) {
+HEED_APART void matrix_add_fused(const float* a, std::int64_t a_stride, const float* b, std::int64_t b_stride, float* c,
+                                 std::int64_t c_stride, std::int64_t rows, int vectors, Old old, const float* factor,
+                                 Span span, PairWeights<Isa, 16, Rough>& weights, Beside& beside) {
     // Five rows of four vectors leave registers for the weights, and time for all of them where D is 64 or more.
     constexpr int MR = 5, NV = 4, L = 16;
     for (int first = 0; first < vectors; first += NV) {
@@ -266,8 +265,8 @@ HEED_APART void matrix_add_beside(const float* a, std::int64_t a_stride, const f
             const auto [begin, end] = span(m, MR);
             F<L> sum[MR][NV] = {};
             float* to = c + m * c_stride + first * L;
-            multiply_add_beside<Isa, Product>(a + m + begin * a_stride, a_stride, b + first * L + begin * b_stride,
-                                              b_stride, end - begin, sum, weights, beside);
+            multiply_add_fused<Isa, Product>(a + m + begin * a_stride, a_stride, b + first * L + begin * b_stride,
+                                             b_stride, end - begin, sum, weights, beside);
             end_sums<Isa, L>(sum, to, c_stride, old, factor + m);
         }
         if (m == rows) { continue; }

@@ -12,7 +12,7 @@ struct RowState {
     float* sum;      ///< [stride]
 };
 
-/// A hidden weight in a tile whose values are not all finite: the careful product skips it.
+/// A hidden weight in a tile whose values are not all finite: the nan_safe product skips it.
 constexpr float hidden_weight = -0.0F;
 
 /// Keys of the block, counted from its start, that any vector of the tile sees.
@@ -23,7 +23,7 @@ HEED_INLINE void seen_keys(const RowTile& tile, const KeyBlock& block, std::int6
 
 /// scores -> weights in place; alpha[row] is what earlier sums must be multiplied by.
 template <class Isa, int L>
-void weigh(const RowTile& tile, const KeyBlock& block, const Scored& scored, bool careful, float* scores,
+void weigh(const RowTile& tile, const KeyBlock& block, const Scored& scored, bool nan_safe, float* scores,
            const float* largest, const RowState& state, float* alpha) {
     using S = Simd<Isa, L>;
     const std::int64_t stride = tile.lanes * tile.vectors;
@@ -31,7 +31,7 @@ void weigh(const RowTile& tile, const KeyBlock& block, const Scored& scored, boo
     std::int64_t seen_end = 0;
     seen_keys(tile, block, seen_begin, seen_end);
     const F<L> hidden = S::all(negative_infinity);
-    const F<L> nothing = S::all(careful ? hidden_weight : 0.0F);
+    const F<L> nothing = S::all(nan_safe ? hidden_weight : 0.0F);
     for (int n = 0; n < tile.vectors; ++n) {
         const std::int64_t begin = larger<std::int64_t>(tile.some_begin[n], block.begin) - block.begin;
         const std::int64_t end = smaller<std::int64_t>(tile.some_end[n], block.begin + block.count) - block.begin;
@@ -44,7 +44,7 @@ void weigh(const RowTile& tile, const KeyBlock& block, const Scored& scored, boo
         F<L> sum = {};
         float* place = scores + n * L;
         for (std::int64_t j = seen_begin; j < begin && j < seen_end; ++j) { S::store(place + j * stride, nothing); }
-        if (!careful) {
+        if (!nan_safe) {
             for (std::int64_t j = begin; j < end; ++j) {
                 const F<L> w = S::exp2(S::rounded(S::load(place + j * stride) * factor) - base);
                 sum += w;

@@ -50,11 +50,11 @@ struct CrossEntropyRow {
             S::store(lane, sound);
             for (int n = 0; n < L; ++n) { defined = defined && lane[n] == 0; }
         });
-        if (!defined) { most = careful_largest(most); }
+        if (!defined) { most = nan_safe_largest(most); }
         return most;
     }
     /// NaN where there is one: comparisons above pass it by.
-    HEED_APART float careful_largest(float most) const {
+    HEED_APART float nan_safe_largest(float most) const {
         chunks([&](const float* z, std::int64_t, std::int64_t count) {
             for (std::int64_t n = 0; n < count; ++n) {
                 if (z[n] != z[n]) { most = z[n]; }

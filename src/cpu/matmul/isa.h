@@ -93,7 +93,7 @@ struct MatmulBlock {
                 copy_pairs<Isa>(at(0, n), depth_stride, count, pairs);
             } else {
                 const char* next = 2 * n + 1 < count ? at(2 * n + 1, 0) : nullptr;
-                weave_rows<Isa>(at(2 * n, 0), next, other_stride, others, others, pairs);
+                interleave_rows<Isa>(at(2 * n, 0), next, other_stride, others, others, pairs);
             }
         };
         const std::int64_t lines = along_depth ? others : lanes;

@@ -4,8 +4,8 @@
 
 /// The products of gemm.h on tiles of 16 rows of 64 bytes (Intel's AMX). What the kernels hand to those products is
 /// what tiles read: rows of pairs of bf16 along the depth are the left operand as they lie (Walk::along_row), or after
-/// squares of 16 x 16 lanes are turned (Walk::along_column); rows of pairs woven along the depth are the right one.
-/// Whatever does not fill a tile is padded with zeros in a copy: nothing outside the operands is read.
+/// squares of 16 x 16 lanes are turned (Walk::along_column); rows of pairs interleaved along the depth are the right
+/// one. Whatever does not fill a tile is padded with zeros in a copy: nothing outside the operands is read.
 
 namespace heed::cpu {
 

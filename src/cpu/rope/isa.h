@@ -33,7 +33,7 @@ struct RopeKernel {
     /// A line of 16-bit numbers takes so long to compute that the core alone does not look far enough ahead; f32 needs
     /// no help, and is slower with it.
     template <class From, int Numbers>
-    static HEED_INLINE void ask_for(const typename From::Word* from) {
+    static HEED_INLINE void prefetch(const typename From::Word* from) {
         if constexpr (sizeof(*from) == 2) {
             constexpr int line = 64 / sizeof(*from);
             HEED_UNROLL
@@ -124,8 +124,8 @@ struct RopeKernel {
         const Rows<From, To> all = rows;  // what is written could be `rows`, for all the compiler knows
         for (std::int64_t row = 0; row < all.count; ++row, from += all.from_stride, to += all.to_stride) {
             if (all.ahead != 0) {
-                ask_for<From, K * L>(from + all.ahead);
-                ask_for<From, K * L>(from + all.ahead + pairs);
+                prefetch<From, K * L>(from + all.ahead);
+                prefetch<From, K * L>(from + all.ahead + pairs);
             }
             F<L> a[K];
             F<L> b[K];
@@ -146,7 +146,7 @@ struct RopeKernel {
     static HEED_INLINE void rotate_neighbours(const Rows<From, To>& rows, std::int64_t i, const float* cosines,
                                               const float* sines) {
         if constexpr (in_twos<From, To>) {
-            rotate_parted<From, To, K>(rows, i, cosines, sines);
+            rotate_split<From, To, K>(rows, i, cosines, sines);
         } else {
             rotate_crosswise<From, To, K>(rows, i, cosines, sines);
         }
@@ -154,8 +154,8 @@ struct RopeKernel {
 
     /// The same, where both numbers of a pair come to the same lane of two registers.
     template <class From, class To, int K>
-    static HEED_INLINE void rotate_parted(const Rows<From, To>& rows, std::int64_t i, const float* cosines,
-                                          const float* sines) {
+    static HEED_INLINE void rotate_split(const Rows<From, To>& rows, std::int64_t i, const float* cosines,
+                                         const float* sines) {
         F<L> c[K];
         F<L> s[K];
         get<Float, K, false>(cosines + i, c);
@@ -164,7 +164,7 @@ struct RopeKernel {
         typename To::Word* to = rows.to + 2 * i;
         const Rows<From, To> all = rows;
         for (std::int64_t row = 0; row < all.count; ++row, from += all.from_stride, to += all.to_stride) {
-            if (all.ahead != 0) { ask_for<From, 2 * K * L>(from + all.ahead); }
+            if (all.ahead != 0) { prefetch<From, 2 * K * L>(from + all.ahead); }
             F<L> a[K];
             F<L> b[K];
             HEED_UNROLL
@@ -177,7 +177,7 @@ struct RopeKernel {
     }
 
     /// The same, where they are neighbours: (a, b) * c + (b, a) * (-s, s) takes one shuffle within 16 bytes, half as
-    /// many as parting and weaving them.
+    /// many as splitting and interleaving them.
     template <class From, class To, int K>
     static HEED_INLINE void rotate_crosswise(const Rows<From, To>& rows, std::int64_t i, const float* cosines,
                                              const float* sines) {
@@ -196,7 +196,7 @@ struct RopeKernel {
         typename To::Word* to = rows.to + 2 * i;
         const Rows<From, To> all = rows;
         for (std::int64_t row = 0; row < all.count; ++row, from += all.from_stride, to += all.to_stride) {
-            if (all.ahead != 0) { ask_for<From, 2 * K * L>(from + all.ahead); }
+            if (all.ahead != 0) { prefetch<From, 2 * K * L>(from + all.ahead); }
             F<L> x[2 * K];
             get<From, 2 * K, false>(from, x);
             HEED_UNROLL

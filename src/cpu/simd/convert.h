@@ -192,7 +192,7 @@ HEED_INLINE void copy_pairs(const char* from, std::int64_t stride, std::int64_t 
 #if defined(__AVX512BW__)
 /// to[n] = (a[n], b[n]) for 32 words of each.
 template <class Isa>
-HEED_INLINE void weave_words(__m512i a, __m512i b, void* to) {
+HEED_INLINE void interleave_words(__m512i a, __m512i b, void* to) {
     const __m512i left = _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40, 8, 39, 7, 38, 6,
                                           37, 5, 36, 4, 35, 3, 34, 2, 33, 1, 32, 0);
     const __m512i right = _mm512_add_epi16(left, _mm512_set1_epi16(16));
@@ -201,17 +201,17 @@ HEED_INLINE void weave_words(__m512i a, __m512i b, void* to) {
 }
 #endif
 
-/// Two rows of bf16 woven into pairs: to[e] = (a[e], b[e]); b may be null (zeros). Zero-padded to `lanes`.
+/// Two rows of bf16 interleaved into pairs: to[e] = (a[e], b[e]); b may be null (zeros). Zero-padded to `lanes`.
 template <class Isa>
-HEED_INLINE void weave_rows(const char* a, const char* b, std::int64_t stride, std::int64_t n, std::int64_t lanes,
-                            float* to) {
+HEED_INLINE void interleave_rows(const char* a, const char* b, std::int64_t stride, std::int64_t n, std::int64_t lanes,
+                                 float* to) {
     const auto* x = reinterpret_cast<const std::uint16_t*>(a);
     const auto* y = reinterpret_cast<const std::uint16_t*>(b);
     auto* pairs = reinterpret_cast<std::uint32_t*>(to);
     std::int64_t e = 0;
 #if defined(__AVX512BW__)
     for (; stride == 1 && b != nullptr && e + 32 <= n; e += 32) {  // whole lines of both: nothing but two shuffles
-        weave_words<Isa>(_mm512_loadu_si512(x + e), _mm512_loadu_si512(y + e), pairs + e);
+        interleave_words<Isa>(_mm512_loadu_si512(x + e), _mm512_loadu_si512(y + e), pairs + e);
     }
     for (; stride == 1 && b != nullptr && e + 16 <= n; e += 16) {
         const __m512i low = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(x + e)));

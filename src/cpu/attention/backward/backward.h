@@ -14,7 +14,7 @@
 namespace heed::cpu {
 
 /// Rows that the next tile needs; transposing them would jump from row to row.
-class TileAhead : public LinesAhead<4> {
+class TileAhead : public LinePrefetch<4> {
 public:
     HEED_INLINE void add(const Tensor4& from, const RowTile& tile, std::int64_t size) {
         const std::int64_t bytes = size * from.element_size;
@@ -55,35 +55,35 @@ public:
         if (begin >= end && n > 0) { return; }
         const std::int64_t first_tile = delta_begin(call, plan, b) + g * tiles;
         DeltaSlot* deltas = plan.deltas + first_tile;
-        bool* met = plan.met + first_tile * plan.most_chunks + n * tiles;
+        bool* dq_filled = plan.dq_filled + first_tile * plan.most_chunks + n * tiles;
         for (std::int64_t at = begin; at < end || at == begin; at += split.super_keys) {
             const std::int64_t count = smaller(split.super_keys, end - at);
             KeyPanel panel{.begin = at, .count = count};
             pack_panel<Isa, Product>(call, s, g, scratch, panel);
-            place_sums(call, s, g, scratch, panel);
-            for (std::int64_t j = 0; j < count; j += pattern_keys) { scratch.begun[j / pattern_keys] = false; }
+            choose_sums_memory(call, s, g, scratch, panel);
+            for (std::int64_t j = 0; j < count; j += pattern_keys) { scratch.filled[j / pattern_keys] = false; }
             const bool sinks = n == 0 && at == begin && call.sinks;
             // The next tile that has something to do, from number t on.
-            const auto find = [&](std::int64_t t, Meeting& meeting) {
+            const auto find = [&](std::int64_t t, TileVisit& visit) {
                 for (; t < tiles; ++t) {
-                    fill_rows(call, s, keys, split.rows, b, g, t, Isa::lanes, meeting.tile);
-                    meet(call, s, keys, at, count, meeting);
-                    if (meeting.count > 0 || sinks) { break; }
+                    fill_rows(call, s, keys, split.rows, b, g, t, Isa::lanes, visit.tile);
+                    meet(call, s, keys, at, count, visit);
+                    if (visit.count > 0 || sinks) { break; }
                 }
-                meeting.number = t;
+                visit.number = t;
             };
             TileAhead ahead;
-            const auto find_and_fetch = [&](std::int64_t t, Meeting& meeting) {
-                find(t, meeting);
-                if (meeting.number == tiles) { return; }
-                ahead.add(call.q, meeting.tile, call.head_size);
-                ahead.add(call.dout, meeting.tile, call.value_size);
-                if (!deltas[meeting.number].is_ready()) { ahead.add(call.out, meeting.tile, call.value_size); }
-                ahead.add(reinterpret_cast<const char*>(dq_row(call, g, meeting.tile, 0, dq)), dq.row * 4,
-                          call.head_size * 4, meeting.tile);
+            const auto find_and_fetch = [&](std::int64_t t, TileVisit& visit) {
+                find(t, visit);
+                if (visit.number == tiles) { return; }
+                ahead.add(call.q, visit.tile, call.head_size);
+                ahead.add(call.dout, visit.tile, call.value_size);
+                if (!deltas[visit.number].is_ready()) { ahead.add(call.out, visit.tile, call.value_size); }
+                ahead.add(reinterpret_cast<const char*>(dq_row(call, g, visit.tile, 0, dq)), dq.row * 4,
+                          call.head_size * 4, visit.tile);
             };
-            Meeting* now = scratch.meetings;
-            Meeting* next = scratch.meetings + 1;
+            TileVisit* now = scratch.visits;
+            TileVisit* next = scratch.visits + 1;
             for (find_and_fetch(0, *now); now->number < tiles;) {
                 const RowTile& tile = now->tile;
                 ahead.rest();
@@ -92,8 +92,8 @@ public:
                 if (sinks) { add_sinks(call, plan, b, tile, scratch); }
                 if (now->count > 0) {
                     // This chunk's part of dq is made of the tiles: the first keys they meet set it.
-                    const Old old_dq = met[now->number] ? Old::keep : Old::none;
-                    met[now->number] = true;
+                    const Old old_dq = dq_filled[now->number] ? Old::keep : Old::none;
+                    dq_filled[now->number] = true;
                     // Straight into dq where the tile's rows follow each other there, as those of one head do.
                     const bool straight = call.head_size == z.head_stride && tile.head[0] == tile.head[tile.rows - 1];
                     RowSums sums{scratch.dq_tile, z.head_stride, Old::none};
@@ -110,7 +110,7 @@ public:
                         put_dq<Isa, Product>(call, g, tile, nothing ? nullptr : scratch.dq_tile, old_dq, dq);
                     }
                 }
-                Meeting* done = now;
+                TileVisit* done = now;
                 now = next;
                 next = done;
             }
@@ -124,12 +124,13 @@ public:
                          float* sum) {
         const std::int64_t size = call.dq.element_size;
         const std::int64_t tiles = split.rows.tiles;
-        const bool* met = plan.met + (delta_begin(call, plan, b) + h / call.group * tiles) * plan.most_chunks;
+        const bool* dq_filled =
+            plan.dq_filled + (delta_begin(call, plan, b) + h / call.group * tiles) * plan.most_chunks;
         for (std::int64_t i = begin; i < end; ++i) {
             const std::int64_t tile = tile_of_row(call, split.rows, h, i);
             const float* row = nullptr;
             for (std::int64_t n = 0; n < split.chunks; ++n) {
-                if (!met[n * tiles + tile]) { continue; }
+                if (!dq_filled[n * tiles + tile]) { continue; }
                 const float* more = parts[n].data + h % call.group * parts[n].head + i * parts[n].row;
                 if (row == nullptr) {
                     row = more;
@@ -157,13 +158,13 @@ private:
 
     /// What the tile sees of keys [begin, begin + count), in runs that a step can take.
     static void meet(const Call& call, const Sequence& s, const Keys& keys, std::int64_t begin, std::int64_t count,
-                     Meeting& meeting) {
-        const RowTile& tile = meeting.tile;
-        meeting.count = 0;
+                     TileVisit& visit) {
+        const RowTile& tile = visit.tile;
+        visit.count = 0;
         if (!tile.visible || tile.begin >= begin + count || tile.end <= begin) { return; }
         if (call.pattern && !pattern_sees(call, keys, tile, begin, count)) { return; }
         for (std::int64_t j = 0; j < count; j += call.tile_keys) {
-            PatternRun* runs = meeting.runs + meeting.count;
+            PatternRun* runs = visit.runs + visit.count;
             const std::int64_t size = smaller(call.tile_keys, count - j);
             runs[0] = {0, size, Cover::all};
             const int more = call.pattern ? pattern_runs(call, s, keys, tile, begin + j, size, runs) : 1;
@@ -171,7 +172,7 @@ private:
                 runs[r].begin += j;
                 runs[r].end += j;
             }
-            meeting.count += more;
+            visit.count += more;
         }
     }
 
@@ -203,15 +204,15 @@ private:
         std::int64_t seen_begin = 0;
         std::int64_t seen_end = 0;
         seen_keys(tile, block, seen_begin, seen_end);
-        bool careful = false;
+        bool nan_safe = false;
         const bool in_pairs =
-            Gradients::template of_block<L>(call, tile, keys, block, pattern, panel, offset, careful, scratch);
+            Gradients::template of_block<L>(call, tile, keys, block, pattern, panel, offset, nan_safe, scratch);
         if (call.problem->gradients.dbias) { spill_dbias<L>(call, tile, block, scratch); }
         if (call.problem->gradients.dalibi_slopes) { add_slopes<L>(call, plan, b, n, tile, block, scratch); }
         if (Gradients::scales_late(call)) { Gradients::template scale_dx<L>(call, tile, block, scratch); }
-        const Old old_keys = begin_keys(panel, offset + seen_begin, offset + seen_end, careful, z, scratch);
-        if (careful) {
-            careful_products<Isa, Product>(call, tile, block, panel, offset, sums, scratch);
+        const Old old_keys = begin_keys(panel, offset + seen_begin, offset + seen_end, nan_safe, z, scratch);
+        if (nan_safe) {
+            nan_safe_products<Isa, Product>(call, tile, block, panel, offset, sums, scratch);
             return;
         }
 

@@ -13,7 +13,7 @@ public:
     /// The weights and the scores' gradients of a block: [key][row] in scores and dw, or in pairs, where that is true.
     template <int L>
     static bool of_block(const Call& call, const RowTile& tile, const Keys& keys, const KeyBlock& block, Cover pattern,
-                         KeyPanel& panel, std::int64_t offset, bool& careful, const Scratch& scratch) {
+                         KeyPanel& panel, std::int64_t offset, bool& nan_safe, const Scratch& scratch) {
         const BackwardSizes<Isa, Product> z(call);
         KeyBlock values = block;
         values.k = panel.v + offset * panel.v_stride;
@@ -37,11 +37,11 @@ public:
                                          z.score_depth, scratch.score, scratch.cap_slope, scratch.largest);
         raw_scores<Isa, Product, L>(tile, values, scratch.dout_columns, z.value_depth, scratch.dw);
         if (dropping) { drop_dw<L>(call, tile, block, scratch); }
-        careful = scored.partial && !(rows_finite<Isa, Product>(tile, call.head_size, *scratch.q_rows) &&
-                                      rows_finite<Isa, Product>(tile, call.value_size, *scratch.dout_rows) &&
-                                      keys_finite<Isa, Product>(call, panel));
+        nan_safe = scored.partial && !(rows_finite<Isa, Product>(tile, call.head_size, *scratch.q_rows) &&
+                                       rows_finite<Isa, Product>(tile, call.value_size, *scratch.dout_rows) &&
+                                       keys_finite<Isa, Product>(call, panel));
         if constexpr (can_pair) {
-            if (!careful && !scales_late(call)) {
+            if (!nan_safe && !scales_late(call)) {
                 std::int64_t begin = 0;
                 std::int64_t end = 0;
                 seen_keys(tile, block, begin, end);
@@ -56,7 +56,7 @@ public:
                 return true;
             }
         }
-        differentiate<L>(call, tile, block, scored, careful, dropping, scratch);
+        differentiate<L>(call, tile, block, scored, nan_safe, dropping, scratch);
         return false;
     }
 
@@ -132,14 +132,14 @@ private:
     /// scores -> weights (dropped ones 0), dw -> dx.
     template <int L>
     static void differentiate(const Call& call, const RowTile& tile, const KeyBlock& block, const Scored& scored,
-                              bool careful, bool dropping, const Scratch& scratch) {
+                              bool nan_safe, bool dropping, const Scratch& scratch) {
         using S = Simd<Isa, L>;
         const std::int64_t stride = tile.lanes * tile.vectors;
         std::int64_t seen_begin = 0;
         std::int64_t seen_end = 0;
         seen_keys(tile, block, seen_begin, seen_end);
         const F<L> hidden = S::all(negative_infinity);
-        const F<L> nothing = S::all(careful ? hidden_weight : 0.0F);
+        const F<L> nothing = S::all(nan_safe ? hidden_weight : 0.0F);
         const F<L> factor = S::all(scored.factor);
         const F<L> scale = S::all(scales_late(call) ? 1.0F : call.scale);
         float* scores = scratch.score.scores;

@@ -34,7 +34,7 @@ struct RowVectors {
 };
 
 /// A tile of rows and what it sees of a panel of keys.
-struct Meeting {
+struct TileVisit {
     static constexpr int most = most_runs * static_cast<int>(BackwardSplit::most_super_tiles);
     RowTile tile;
     std::int64_t number;  ///< of the tile
@@ -44,7 +44,7 @@ struct Meeting {
 
 template <class Isa, class Product>
 struct BackwardScratch {
-    Meeting* meetings;  ///< this one and the next
+    TileVisit* visits;  ///< this one and the next
     RowVectors* q_rows;
     RowVectors* dout_rows;
     float* q_columns;     ///< [score_depth][64]
@@ -66,10 +66,10 @@ struct BackwardScratch {
     float* dx_key_pairs;  ///< [keys/2][64]
     float* k;             ///< [super_keys] packed keys
     float* v;
-    float* k_rows;  ///< pairs woven along the keys
+    float* k_rows;  ///< pairs interleaved along the keys
     float* dk;      ///< [super_keys][head_stride]
     float* dv;      ///< [super_keys][value_stride]
-    bool* begun;    ///< [super_keys / pattern_keys]: squares of dk and dv that hold something
+    bool* filled;   ///< [super_keys / pattern_keys]: squares of dk and dv that hold something
     float* dq;      ///< [group][queries][head_size], where one chunk is all
     ScoreScratch score;
 
@@ -83,7 +83,7 @@ struct BackwardScratch {
         constexpr bool pairs = Product::depth_per_lane == 2;
         const bool dense = call.bias.data != nullptr || call.allow.data != nullptr || call.pattern;
         const auto floats = [&](std::int64_t count) { return arena.take<float>(static_cast<std::size_t>(count)); };
-        s.meetings = arena.take<Meeting>(2);
+        s.visits = arena.take<TileVisit>(2);
         s.q_rows = arena.take<RowVectors>(1);
         s.dout_rows = arena.take<RowVectors>(1);
         s.q_columns = floats(z.score_depth * most_rows);
@@ -111,7 +111,7 @@ struct BackwardScratch {
         s.k_rows = floats(pairs ? (super_keys + 1) / 2 * z.head_stride : 0);
         s.dk = floats(super_keys * z.head_stride);
         s.dv = floats(super_keys * z.value_stride);
-        s.begun = arena.take<bool>(static_cast<std::size_t>(super_keys / pattern_keys + 1));
+        s.filled = arena.take<bool>(static_cast<std::size_t>(super_keys / pattern_keys + 1));
         s.dq = floats(dq_floats);
         if (to != nullptr) { *to = s; }
         return arena.used;
@@ -126,7 +126,7 @@ struct KeyPanel {
     std::int64_t k_stride = 0;
     const float* v = nullptr;
     std::int64_t v_stride = 0;
-    const float* k_rows = nullptr;  ///< rows as vectors: the same, or pairs woven along the keys
+    const float* k_rows = nullptr;  ///< rows as vectors: the same, or pairs interleaved along the keys
     std::int64_t k_rows_stride = 0;
     int keys_finite = -1;
     float* dk = nullptr;  ///< the gradients grow here: in scratch, or where they go
@@ -150,7 +150,7 @@ void pack_panel(const Call& call, const Sequence& s, std::int64_t g, const Backw
                                float* own, const float*& rows, std::int64_t& stride) {
             const bool in_place = from.column == 1 && columns % 2 == 0 && from.row % 2 == 0 &&
                                   reinterpret_cast<std::uintptr_t>(first) % 4 == 0 &&
-                                  lies_well(columns * size, from.row * size);
+                                  avoids_aliasing(columns * size, from.row * size);
             for (std::int64_t j = 0; j < panel.count && !in_place; ++j) {
                 copy_pairs<Isa>(first + j * from.row * size, from.column, columns, own + j * depth);
             }
@@ -161,15 +161,15 @@ void pack_panel(const Call& call, const Sequence& s, std::int64_t g, const Backw
         place(call.v, v, call.value_size, z.value_depth, scratch.v, panel.v, panel.v_stride);
         for (std::int64_t j = 0; j < panel.count; j += 2) {
             const char* next = j + 1 < panel.count ? k + (j + 1) * call.k.row * size : nullptr;
-            weave_rows<Isa>(k + j * call.k.row * size, next, call.k.column, call.head_size, z.head_stride,
-                            scratch.k_rows + j / 2 * z.head_stride);
+            interleave_rows<Isa>(k + j * call.k.row * size, next, call.k.column, call.head_size, z.head_stride,
+                                 scratch.k_rows + j / 2 * z.head_stride);
         }
         panel.k_rows = scratch.k_rows;
         panel.k_rows_stride = z.head_stride;
     } else {
         const bool plain = call.k.dtype == DType::f32;
         if (plain && call.k.column == 1 && call.head_size == z.head_stride &&
-            lies_well(call.head_size * size, call.k.row * size)) {
+            avoids_aliasing(call.head_size * size, call.k.row * size)) {
             panel.k = reinterpret_cast<const float*>(k);
             panel.k_stride = call.k.row;
         } else {
@@ -183,7 +183,7 @@ void pack_panel(const Call& call, const Sequence& s, std::int64_t g, const Backw
         }
         panel.k_rows = panel.k;
         panel.k_rows_stride = panel.k_stride;
-        if (plain && call.v.column == 1 && lies_well(call.value_size * size, call.v.row * size)) {
+        if (plain && call.v.column == 1 && avoids_aliasing(call.value_size * size, call.v.row * size)) {
             panel.v = reinterpret_cast<const float*>(v);
             panel.v_stride = call.v.row;
         } else {
@@ -232,14 +232,14 @@ HEED_INLINE RowVectors pack_row_forms(const Tensor4& from, const RowTile& tile, 
     constexpr bool pairs = Product::depth_per_lane == 2;
     RowVectors rows{copy, row_stride, -1};
     const bool in_place = !pairs && from.dtype == DType::f32 && from.column == 1 && size == row_stride &&
-                          tile.head[0] == tile.head[tile.rows - 1] && lies_well(size * 4, from.row * 4);
+                          tile.head[0] == tile.head[tile.rows - 1] && avoids_aliasing(size * 4, from.row * 4);
     if (in_place) {  // the rows of one head follow each other
         rows.data = reinterpret_cast<const float*>(row_address(from, tile, 0));
         rows.stride = from.row;
     }
     // Pairs are read as words. Rows that share cache sets are copied first: transposing jumps from one to the other.
     bool direct = pairs && from.dtype == DType::bf16 && from.column == 1 && size % 2 == 0 &&
-                  lies_well(size * from.element_size, from.row * from.element_size);
+                  avoids_aliasing(size * from.element_size, from.row * from.element_size);
     const char* place[most_rows];
     std::uintptr_t all_bits = 0;
     for (int r = 0; r < tile.rows; ++r) {
@@ -269,7 +269,7 @@ HEED_INLINE RowVectors pack_row_forms(const Tensor4& from, const RowTile& tile, 
     if constexpr (pairs) {
         for (int r = 0; copy != nullptr && r < tile.rows; r += 2) {
             const char* next = r + 1 < tile.rows ? place[r + 1] : nullptr;
-            weave_rows<Isa>(place[r], next, 1, size, row_stride, copy + r / 2 * row_stride);
+            interleave_rows<Isa>(place[r], next, 1, size, row_stride, copy + r / 2 * row_stride);
         }
     }
     with_lanes<Isa>(tile.lanes, [&]<int L>() {

@@ -136,7 +136,7 @@ private:
                 rows[key] = bf16(dx[key][0], dx[key][1]);
                 _mm512_storeu_si512(dx_pairs_ + at + key * stride_ / 2, rows[key]);
             }
-            weave_words<Isa>(rows[0], rows[1], by_key);
+            interleave_words<Isa>(rows[0], rows[1], by_key);
             return;
         }
 #endif

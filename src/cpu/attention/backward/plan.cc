@@ -88,17 +88,17 @@ BackwardPlan plan_backward(const Call& c, detail::Pool& pool, std::int64_t first
     const std::size_t doubles = slots * static_cast<std::size_t>(plan.most_chunks + 1);
     const auto whole_lines = [](std::size_t bytes) { return (bytes + 63) / 64 * 64; };
     const std::size_t deltas_at = whole_lines(doubles * sizeof(double));
-    const std::size_t met_at = deltas_at + whole_lines(static_cast<std::size_t>(tiles) * sizeof(DeltaSlot));
-    const std::size_t at = met_at + whole_lines(static_cast<std::size_t>(tiles * plan.most_chunks));
+    const std::size_t dq_filled_at = deltas_at + whole_lines(static_cast<std::size_t>(tiles) * sizeof(DeltaSlot));
+    const std::size_t at = dq_filled_at + whole_lines(static_cast<std::size_t>(tiles * plan.most_chunks));
     char* memory = static_cast<char*>(pool.shared().at_least(at + static_cast<std::size_t>(floats) * 4));
     plan.slope_parts = reinterpret_cast<double*>(memory);
     plan.sink_parts = plan.slope_parts + slots * static_cast<std::size_t>(plan.most_chunks);
     plan.deltas = reinterpret_cast<DeltaSlot*>(memory + deltas_at);
-    plan.met = reinterpret_cast<bool*>(memory + met_at);
+    plan.dq_filled = reinterpret_cast<bool*>(memory + dq_filled_at);
     plan.dq_parts = reinterpret_cast<float*>(memory + at);
     std::fill(plan.slope_parts, plan.slope_parts + doubles, 0.0);
     std::fill_n(plan.deltas, tiles, DeltaSlot{});
-    std::fill_n(plan.met, tiles * plan.most_chunks, false);
+    std::fill_n(plan.dq_filled, tiles * plan.most_chunks, false);
     return plan;
 }
 

@@ -39,7 +39,7 @@ struct BackwardPlan {
     std::int64_t most_chunks = 1;
     float* dq_parts = nullptr;      ///< entry, head, chunk, row, column, see dq_part()
     DeltaSlot* deltas = nullptr;    ///< entry, key/value head, tile; entry e starts at delta_begin(e)
-    bool* met = nullptr;            ///< [as deltas][most_chunks]: parts of dq that hold something, chunk by chunk
+    bool* dq_filled = nullptr;      ///< [as deltas][most_chunks]: parts of dq that hold something, chunk by chunk
     double* slope_parts = nullptr;  ///< [entries][heads][most_chunks]
     double* sink_parts = nullptr;   ///< [entries][heads]
     double operations = 0;

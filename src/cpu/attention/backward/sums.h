@@ -15,13 +15,13 @@ struct RowSums {
 /// Decides where dk and dv of a panel grow: where they go if they are floats in whole vectors that lie well and have no
 /// factor to come.
 template <class Isa, class Product>
-void place_sums(const Call& call, const Sequence& s, std::int64_t g, const BackwardScratch<Isa, Product>& scratch,
-                KeyPanel& panel) {
+void choose_sums_memory(const Call& call, const Sequence& s, std::int64_t g,
+                        const BackwardScratch<Isa, Product>& scratch, KeyPanel& panel) {
     const BackwardSizes<Isa, Product> z(call);
     const auto place = [&](const Tensor4& to, std::int64_t size, std::int64_t stride, float factor, float* own,
                            float*& sums, std::int64_t& sums_stride) {
         const bool direct = to.dtype == DType::f32 && to.column == 1 && size == stride && factor == 1 &&
-                            lies_well(size * 4, to.row * 4);
+                            avoids_aliasing(size * 4, to.row * 4);
         const std::int64_t at = s.batch * to.b + g * to.h + (s.key_begin + panel.begin) * to.row;
         sums = direct ? reinterpret_cast<float*>(to.data) + at : own;
         sums_stride = direct ? to.row : stride;
@@ -38,14 +38,14 @@ Old begin_keys(const KeyPanel& panel, std::int64_t begin, std::int64_t end, bool
     const std::int64_t first = begin / pattern_keys;
     const std::int64_t last = (end + pattern_keys - 1) / pattern_keys;
     bool covered = !from_zero && begin % pattern_keys == 0 && (end % pattern_keys == 0 || end == panel.count);
-    for (std::int64_t n = first; n < last; ++n) { covered = covered && !scratch.begun[n]; }
+    for (std::int64_t n = first; n < last; ++n) { covered = covered && !scratch.filled[n]; }
     for (std::int64_t n = first; n < last; ++n) {
         const std::int64_t square_end = smaller((n + 1) * pattern_keys, panel.count);
-        for (std::int64_t j = n * pattern_keys; !covered && !scratch.begun[n] && j < square_end; ++j) {
+        for (std::int64_t j = n * pattern_keys; !covered && !scratch.filled[n] && j < square_end; ++j) {
             __builtin_memset(panel.dk + j * panel.dk_stride, 0, static_cast<std::size_t>(z.head_stride) * 4);
             __builtin_memset(panel.dv + j * panel.dv_stride, 0, static_cast<std::size_t>(z.value_stride) * 4);
         }
-        scratch.begun[n] = true;
+        scratch.filled[n] = true;
     }
     return covered ? Old::none : Old::keep;
 }
@@ -128,8 +128,8 @@ void pair_rows(const RowTile& tile, std::int64_t begin, std::int64_t end, const 
 
 /// The three products one element at a time, skipping what is hidden.
 template <class Isa, class Product>
-void careful_products(const Call& call, const RowTile& tile, const KeyBlock& block, const KeyPanel& panel,
-                      std::int64_t offset, RowSums& sums, const BackwardScratch<Isa, Product>& scratch) {
+void nan_safe_products(const Call& call, const RowTile& tile, const KeyBlock& block, const KeyPanel& panel,
+                       std::int64_t offset, RowSums& sums, const BackwardScratch<Isa, Product>& scratch) {
     const BackwardSizes<Isa, Product> z(call);
     const std::int64_t stride = tile.lanes * tile.vectors;
     for (int r = 0; r < tile.rows && sums.old == Old::none; ++r) {

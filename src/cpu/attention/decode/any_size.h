@@ -118,20 +118,20 @@ struct DecodeAnySize {
             for (int n = 0; n < NV; ++n) { sum[r][n] = S::load(sums + r * stride + (first + n) * L); }
         }
         using Product = typename ValueRows::Product;
-        constexpr bool woven = Product::depth_per_lane == 2;
+        constexpr bool interleaved = Product::depth_per_lane == 2;
         constexpr int lines = NV * L * ValueRows::bytes * Product::depth_per_lane / 64;
         for (std::int64_t j = 0; j < L; j += Product::depth_per_lane) {
             const char* value = v.first + j * v.step;
             F<L> w[R];
             HEED_UNROLL
             for (int r = 0; r < R; ++r) {
-                w[r] = S::all(woven ? group.pairs[row + r][j / 2] : group.weights[row + r][j]);
+                w[r] = S::all(interleaved ? group.pairs[row + r][j / 2] : group.weights[row + r][j]);
             }
             HEED_UNROLL
             for (int n = 0; n < NV; ++n) {
                 if (row == 0) { ahead.share<lines>(n, NV); }
                 F<L> x;
-                if constexpr (woven) {
+                if constexpr (interleaved) {
                     x = S::rounded(ValueRows::template load_pair<Isa, L>(value, value + v.step, first + n));
                 } else {
                     x = S::rounded(ValueRows::template load<Isa, L>(value, (first + n) * L));

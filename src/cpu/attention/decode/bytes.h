@@ -87,7 +87,7 @@ struct DecodeBytes {
             __m512i x[4][4];  // of four keys each, 16 columns; four bytes of a lane are of four keys
             HEED_UNROLL
             for (int n = 0; n < 4; ++n) {
-                weave(v.first + 4 * n * v.step + c, v.step, x[n]);
+                interleave(v.first + 4 * n * v.step + c, v.step, x[n]);
                 HEED_UNROLL
                 for (int i = 0; i < 4; ++i) {
                     if (R > 1) { ask(next, c / columns * L + 4 * n + i); }
@@ -126,7 +126,7 @@ struct DecodeBytes {
 
 private:
     /// Four short keys at a time, from end to end: then the hardware fetches ahead, and as fast as memory gives; four
-    /// long ones, side by side, are slower than those that were asked for. Turned within quarters of a register only, a
+    /// long ones, side by side, are slower than prefetched ones. Transposed within quarters of a register only, a
     /// lane belongs to a key and to four columns of the quarter.
     static HEED_BYTES void scores_of_one(const RowRun& k, std::int64_t size, const Query& query, float* scores) {
         for (int j = 0; j < L; j += 4) {
@@ -195,7 +195,7 @@ private:
     }
 
     /// For a line of the 16 rows that follow. For several rows of queries keys are read in pieces of a line, not from
-    /// end to end, and the hardware does not see where they go: asking took decoding with four rows from 4.8 to 2.8 ms,
+    /// end to end, and the hardware does not foresee them: prefetching took decoding with four rows from 4.8 to 2.8 ms,
     /// for rows two or more times as far ahead it took longer again.
     static HEED_INLINE void ask(const char* next, std::int64_t line) {
         asm volatile("prefetcht0 %0" : : "m"(next[line * 64]));
@@ -256,7 +256,7 @@ private:
     }
 
     /// Rows a, b, c, d of 64 bytes: four bytes of a lane come from the four rows.
-    static HEED_INLINE void weave(const char* row, std::int64_t step, __m512i (&x)[4]) {
+    static HEED_INLINE void interleave(const char* row, std::int64_t step, __m512i (&x)[4]) {
         const __m512i a = _mm512_loadu_si512(row);
         const __m512i b = _mm512_loadu_si512(row + step);
         const __m512i c = _mm512_loadu_si512(row + 2 * step);

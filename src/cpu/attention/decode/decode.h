@@ -183,8 +183,8 @@ private:
         }
     };
 
-    /// Scores of one group, then values of the group before it, then weights of the first: a score is not asked for
-    /// right after it was stored in pieces, which would cost a wait each time.
+    /// Scores of one group, then values of the group before it, then weights of the first: a score is not loaded
+    /// right after it was stored in pieces, which would cost a stall each time.
     /// NV: vectors of a key and of a value, where the products know them; otherwise 0, or bytes_by_bytes.
     template <class KeyRows, class ValueRows, bool Staged, int R, int NV>
     static void run(Stream& stream) {
@@ -194,7 +194,7 @@ private:
         Group groups[2];
         FetchAhead ahead;
         RowRun v{};
-        const char* next_v = nullptr;  // values to ask for
+        const char* next_v = nullptr;  // values to prefetch
         bool waiting = false;          // weights whose values have not been added yet
         bool partial = false;
         int turn = 0;

@@ -85,7 +85,7 @@ struct DecodeSoftmax {
         float k_scale[L];
         float v_scale[L];
         float weights[most][L];
-        float pairs[most][L / 2];    ///< the weights as pairs of bf16, where values are woven
+        float pairs[most][L / 2];    ///< the weights as pairs of bf16, where values are interleaved
         std::int32_t seen[most][L];  ///< all bits where the row sees the key
     };
 
@@ -102,7 +102,7 @@ struct DecodeSoftmax {
         if (stream.keys.explicit_positions) { find_positions(); }
         block.mask = false;
         for (int r = 0; r < tile.rows; ++r) { block.mask = block.mask || least < tile.low[r] || last > tile.high[r]; }
-        // In the plain case nobody asks, and the stream goes on.
+        // Plain scores need neither a mask nor ALiBi nor a soft-cap, so that positions need not be known.
         block.plain = !block.mask && !call.alibi && call.cap <= 0;
         if (!stream.keys.explicit_positions && (block.mask || call.alibi || call.pattern)) { find_positions(); }
         PatternRun seen;

@@ -2,8 +2,8 @@
 #include "cpu/attention/decode/softmax.h"
 
 /// Decoding's products for one or four query rows and head sizes of 64 and 128: each key and value is read once, from
-/// end to end, between few other loads. Then the hardware fetches ahead by itself, which is faster than asking for
-/// lines; it does not where part of every row is read, or all of q beside every key.
+/// end to end, between few other loads. Then the hardware prefetches by itself, which is faster than prefetching
+/// lines by instructions; it does not where part of every row is read, or all of q beside every key.
 
 namespace heed::cpu {
 
@@ -23,7 +23,7 @@ struct DecodeWholeRows {
     static constexpr int key_vectors = NV / Product::depth_per_lane;
     static_assert(N == 1 || (N == 4 && !pairs));
 
-    /// What passes after the first, which find everything in the first-level cache, ask for meanwhile: the rows after
+    /// What passes after the first, which find everything in the first-level cache, prefetch meanwhile: the rows after
     /// these, a few lines of each.
     struct Fetch {
         const char* first;
@@ -80,9 +80,9 @@ struct DecodeWholeRows {
                 key[i] = __m512(
                     held(F<L>(_mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xDD)))));
             }
-            const __m512 a = add_woven(key[0], key[2]);
-            const __m512 b = add_woven(key[1], key[3]);
-            const __m512 sums = add_woven(a, b);
+            const __m512 a = add_interleaved(key[0], key[2]);
+            const __m512 b = add_interleaved(key[1], key[3]);
+            const __m512 sums = add_interleaved(a, b);
             _mm_storeu_ps(group.weights[row] + j, _mm512_castps512_ps128(sums));
             _mm_storeu_ps(group.weights[row + 1] + j, _mm512_extractf32x4_ps(sums, 1));
             _mm_storeu_ps(group.weights[row + 2] + j, _mm512_extractf32x4_ps(sums, 2));
@@ -166,7 +166,7 @@ private:
                              _mm512_shuffle_f32x4(__m512(a), __m512(b), 0xEE));
     }
     /// Within quarters: a0 + a2, b0 + b2, a1 + a3, b1 + b3.
-    static HEED_INLINE __m512 add_woven(__m512 a, __m512 b) {
+    static HEED_INLINE __m512 add_interleaved(__m512 a, __m512 b) {
         return _mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
     }
 };

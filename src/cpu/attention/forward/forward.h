@@ -5,7 +5,7 @@
 
 namespace heed::cpu {
 
-/// Short sequences: what a task to come will read, asked for in thirds before the products of this one.
+/// Short sequences: what a task to come will read, prefetched in thirds before the products of this one.
 struct NextHead {
     const Call* call = nullptr;  ///< null: there is none, or it is near enough
     std::int64_t b = 0, g = 0, queries = 0, keys = 0;
@@ -48,7 +48,7 @@ struct ForwardScratch {
     float* largest;       ///< [tiles_per_task][64]
     float* sum;           ///< [tiles_per_task][64]
     float* staging;       ///< [64][row_stride] query rows on their way to q
-    float* now;           ///< [64]
+    float* maxima;        ///< [64] of the rows, with this block
     float* alpha;         ///< [2][64]
     bool* fresh;          ///< [tiles_per_task] nothing has been summed yet
     bool* straight;       ///< [tiles_per_task] one block is all there is: its product goes straight to out
@@ -58,7 +58,7 @@ struct ForwardScratch {
     PackScratch pack;
     ScoreScratch score;
     NextHead next;
-    const ForwardTask* next_task;  ///< most likely; null: not worth asking for
+    const ForwardTask* next_task;  ///< most likely; null: not worth prefetching
 
     static std::size_t layout(const Call& call, std::int64_t tiles, char* memory, ForwardScratch* to) {
         Arena arena{memory};
@@ -71,7 +71,7 @@ struct ForwardScratch {
         s.largest = arena.take<float>(count * most_rows);
         s.sum = arena.take<float>(count * most_rows);
         s.staging = arena.take<float>(most_rows * z.row_lanes);
-        s.now = arena.take<float>(most_rows);
+        s.maxima = arena.take<float>(most_rows);
         s.alpha = arena.take<float>(2 * most_rows);
         s.fresh = arena.take<bool>(count);
         s.straight = arena.take<bool>(count);
@@ -94,7 +94,7 @@ public:
     using Scratch = ForwardScratch<Isa, Product>;
 
     /// Short sequences have a way of their own (NextHead); with a window or a pattern the first keys are elsewhere.
-    static HEED_INLINE bool worth_asking_for(const Call& call, const Split& split) {
+    static HEED_INLINE bool worth_prefetching(const Call& call, const Split& split) {
         return split.heads_per_tile == 1 && split.tiles >= split.tiles_per_task && call.problem->reach.left < 0 &&
                !call.pattern;
     }
@@ -160,9 +160,9 @@ public:
                 progress.ahead.add(key_rows(call, s, g), j + block.count, following, call.head_size);
             } else {
                 for (std::int64_t t = 0; partial == nullptr && t < tiles; ++t) {
-                    ask_for_out(call, scratch.tiles[t], progress.ahead);
+                    prefetch_out(call, scratch.tiles[t], progress.ahead);
                 }
-                if (scratch.next_task != nullptr) { ask_for(call, *scratch.next_task, progress.ahead); }
+                if (scratch.next_task != nullptr) { prefetch(call, *scratch.next_task, progress.ahead); }
             }
             for (std::int64_t t = 0; t < tiles; ++t) {
                 const RowTile& tile = scratch.tiles[t];
@@ -225,21 +225,21 @@ private:
 
     /// What goes from one step of a task to the next.
     struct Progress {
-        KeysAhead ahead;
+        KeyPrefetch ahead;
         Waiting waiting;
         int turn = 0;  ///< which weights are the next to be written
         int half = 0;  ///< which values are the last that were packed
     };
 
     /// Rows that the end of a task writes to.
-    static HEED_INLINE void ask_for_out(const Call& call, const RowTile& tile, KeysAhead& ahead) {
+    static HEED_INLINE void prefetch_out(const Call& call, const RowTile& tile, KeyPrefetch& ahead) {
         if (tile.rows == most_rows && tile.head[0] == tile.head[most_rows - 1]) {  // they follow each other
             ahead.add(call.out, row_address(call.out, tile, 0), most_rows, call.value_size);
         }
     }
 
     /// What a task begins with: its queries, and the first block of keys and values.
-    static void ask_for(const Call& call, const ForwardTask& task, KeysAhead& ahead) {
+    static void prefetch(const Call& call, const ForwardTask& task, KeyPrefetch& ahead) {
         for (std::int64_t t = task.first; t < task.first + task.tiles; ++t) {
             const std::int64_t row = t / call.group * task.split.rows_per_tile;
             const std::int64_t head = task.g * call.group + t % call.group;
@@ -260,20 +260,20 @@ private:
         const std::int64_t stride = tile.lanes * tile.vectors;
         const RowState state{scratch.largest + t * most_rows, scratch.sum + t * most_rows};
         const float* q = scratch.q + t * z.depth * most_rows;
-        __builtin_memcpy(scratch.now, state.largest, static_cast<std::size_t>(stride) * 4);
+        __builtin_memcpy(scratch.maxima, state.largest, static_cast<std::size_t>(stride) * 4);
         Scored scored{};
         scratch.next.fetch_queries();
         if (is_plain(call, tile, block, pattern)) {
-            scored = plain_scores<Isa, Product, L>(call, tile, block, q, z.depth, scores, scratch.now);
+            scored = plain_scores<Isa, Product, L>(call, tile, block, q, z.depth, scores, scratch.maxima);
         } else {
             scored = score_block<Isa, Product, L>(call, tile, keys, block, pattern, scratch.bias_rows[t], next, q,
-                                                  z.depth, scratch.score, nullptr, scratch.now);
+                                                  z.depth, scratch.score, nullptr, scratch.maxima);
         }
         scratch.next.fetch_keys();
-        const bool careful = scored.partial && !values_finite<Isa, Product>(call, block);
+        const bool nan_safe = scored.partial && !values_finite<Isa, Product>(call, block);
         const bool drops = call.drop || call.keep.data != nullptr;
-        const bool in_pairs =
-            Product::depth_per_lane == 2 && !careful && (!drops || (call.keep.data == nullptr && block.begin % 2 == 0));
+        const bool in_pairs = Product::depth_per_lane == 2 && !nan_safe &&
+                              (!drops || (call.keep.data == nullptr && block.begin % 2 == 0));
         float* pairs = scratch.pairs + progress.turn * ((z.keys + 1) / 2) * most_rows;
         float* alpha = scratch.alpha + progress.turn * most_rows;
         if constexpr (Product::depth_per_lane == 2) {
@@ -289,12 +289,12 @@ private:
             }
             catch_up(call, progress, scratch);
         }
-        weigh<Isa, L>(tile, block, scored, careful, scores, scratch.now, state, alpha);
+        weigh<Isa, L>(tile, block, scored, nan_safe, scores, scratch.maxima, state, alpha);
         if (drops) { drop<Isa, L>(call, tile, block, scores); }
-        if (careful) {
+        if (nan_safe) {
             if (scratch.fresh[t]) { clear_sums(z, scratch, t); }
             scratch.fresh[t] = scratch.straight[t] = false;
-            careful_product<Isa, Product>(call, tile, block, scores, alpha, sums_of(z, scratch, t).sums);
+            nan_safe_product<Isa, Product>(call, tile, block, scores, alpha, sums_of(z, scratch, t).sums);
             return;
         }
         if constexpr (Product::depth_per_lane == 2) { pair_weights<Isa, L>(tile, block, scores, pairs); }
@@ -308,11 +308,11 @@ private:
     static void pair_weights_of(const Call& call, const RowTile& tile, const KeyBlock& block, const Scored& scored,
                                 const float* scores, const RowState& state, float* alpha, float* pairs,
                                 Progress& progress, const Scratch& scratch) {
-        PairWeights<Isa, L, Rough> weights(tile, block, scored.factor, scores, scratch.now, pairs);
+        PairWeights<Isa, L, Rough> weights(tile, block, scored.factor, scores, scratch.maxima, pairs);
         if constexpr (L == Isa::lanes && !UsesTiles<Product>) {
             if (progress.waiting.tile != nullptr) {
                 add_values(call, progress, scratch, [&](auto&&... of) {
-                    matrix_add_beside<Isa, Product, Rough>(of..., weights, progress.ahead);
+                    matrix_add_fused<Isa, Product, Rough>(of..., weights, progress.ahead);
                 });
             }
         }

@@ -38,8 +38,8 @@ public:
         return !call.tiles_only && plain && one_tile_a_head && s.queries > decode_rows && s.keys > 0 &&
                s.keys <= call.tile_keys && !p.packed && call.pages == nullptr && floats_in_rows(call.q) &&
                floats_in_rows(call.k) && floats_in_rows(call.v) && floats_in_rows(call.out) &&
-               call.value_size % Isa::lanes == 0 && lies_well(call.head_size * 4, call.k.row * 4) &&
-               lies_well(call.value_size * 4, call.v.row * 4);
+               call.value_size % Isa::lanes == 0 && avoids_aliasing(call.head_size * 4, call.k.row * 4) &&
+               avoids_aliasing(call.value_size * 4, call.v.row * 4);
     }
 
     ShortHeads(const Call& call, const Sequence& s)
@@ -65,7 +65,7 @@ public:
         return s;
     }
 
-    /// Heads [first, first + count), counted over all entries. Where they are far from the caches, each asks for the
+    /// Heads [first, first + count), counted over all entries. Where they are far from the caches, each prefetches the
     /// next one's rows; after the last of these comes head number `then`, most likely.
     void heads(std::int64_t first, std::int64_t count, bool far, std::int64_t then, const Scratch& scratch) const {
         with_lanes_of_rows([&]<int L>() {
@@ -74,8 +74,8 @@ public:
             for (std::int64_t n = 1; n <= count; ++n) {
                 if (far) {
                     const std::int64_t next = n < count ? first + n : then;
-                    LinesAhead<3> ahead;
-                    if (next < call_.batch * call_.heads) { ask_for(next / call_.heads, next % call_.heads, ahead); }
+                    LinePrefetch<3> ahead;
+                    if (next < call_.batch * call_.heads) { prefetch(next / call_.heads, next % call_.heads, ahead); }
                     head<L>(b, h, scratch, ahead);
                     ahead.rest();
                 } else {
@@ -107,7 +107,7 @@ private:
         return reinterpret_cast<float*>(tensor.data) + b * tensor.b + h * tensor.h;
     }
 
-    HEED_INLINE void ask_for(std::int64_t b, std::int64_t h, LinesAhead<3>& ahead) const {
+    HEED_INLINE void prefetch(std::int64_t b, std::int64_t h, LinePrefetch<3>& ahead) const {
         const auto add = [&](const Tensor4& from, std::int64_t head, std::int64_t rows, std::int64_t size) {
             const char* at = reinterpret_cast<const char*>(rows_of(from, b, head));
             ahead.add_run(at, from.row * 4, size * 4, rows);
