@@ -108,7 +108,7 @@ void add_settings(CLI::App& command, Settings& settings) {
 }
 
 void add_kernel(CLI::App& command, std::string& kernel) {
-    command.add_option("--kernel", kernel, fmt::format("Use this one: {}", fmt::join(attention_kernels(), ", ")))
+    command.add_option("--kernel", kernel, "Use this one and no other; heed explain lists the names")
         ->type_name("NAME");
 }
 
