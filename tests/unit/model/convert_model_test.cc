@@ -48,8 +48,6 @@ protected:
                                                   ::testing::UnitTest::GetInstance()->current_test_info()->name());
 };
 
-}  // namespace
-
 TEST_F(ConvertModel, ShardsAndBack) {
     convert_model(folder_ / "from", folder_ / "shards", {.max_shard_bytes = 3000});
     EXPECT_FALSE(std::filesystem::exists(folder_ / "shards" / "model.safetensors"));
@@ -113,4 +111,5 @@ TEST_F(ConvertModel, RefusesAndWritesNothing) {
     EXPECT_FALSE(std::filesystem::exists(folder_ / "to"));
 }
 
+}  // namespace
 }  // namespace heed
