@@ -7,7 +7,7 @@
 JOBS ?= $(shell nproc)
 PREFIX ?= /usr/local
 SECONDS ?= 120
-STRIDE ?= 40
+STRIDE ?= 10
 ARGS ?=
 BENCH ?=
 PYTHON ?= python3
