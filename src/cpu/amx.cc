@@ -10,7 +10,7 @@
 
 namespace heed::cpu {
 
-#if defined(HEED_MODEL_TILES)
+#if defined(HEED_AMX_IS_MODELLED)
 
 const char* without_amx(const char* missing) { return missing; }
 

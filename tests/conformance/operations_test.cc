@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <heed/explain.h>
+#include <heed/linear.h>
 #include <heed/linear_attention.h>
 #include <heed/matmul.h>
 #include <heed/merge.h>
@@ -85,6 +86,20 @@ void add_matmul(std::vector<Operation>& all) {
              {{2, m, n}},
              [](Context& c, const Views& in, const Targets& out) { matmul(c, in[0], in[1], out[0], {.alpha = 0.5}); },
              8.0 + k});
+    }
+}
+
+/// More rows than a block has, few, and one; a depth of several blocks; sizes that fill no vector and no tile.
+void add_linear(std::vector<Operation>& all) {
+    for (const auto& [rows, in, out] :
+         {std::array{1, 1, 1}, {3, 70, 40}, {16, 64, 33}, {17, 300, 33}, {70, 1100, 130}, {33, 31, 300}}) {
+        all.push_back({"linear " + to_string(Shape{rows, in, out}),
+                       {{rows, in}, {out, in}, {out}},
+                       {{rows, out}},
+                       [](Context& c, const Views& x, const Targets& to) {
+                           linear(c, x[0], x[1], to[0], {.bias = x[2], .activation = Activation::gelu});
+                       },
+                       8.0 + in});
     }
 }
 
@@ -235,6 +250,7 @@ std::vector<Operation> operations() {
     add_rope(all);
     add_rotate(all);
     add_matmul(all);
+    add_linear(all);
     add_merge(all);
     add_linear_attention(all);
     add_norms(all);

@@ -6,7 +6,8 @@ namespace heed::cpu {
 
 const ProductKernels& products_of(const Kernels& kernels) {
 #if defined(HEED_HAS_AVX512BF16)
-    if (&kernels == &avx512bf16_kernels || &kernels == &amx_kernels) { return avx512bf16_products; }
+    if (&kernels == &amx_kernels) { return amx_products; }
+    if (&kernels == &avx512bf16_kernels) { return avx512bf16_products; }
 #endif
 #if defined(HEED_HAS_AVX512)
     if (&kernels == &avx512_kernels) { return avx512_products; }

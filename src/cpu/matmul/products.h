@@ -17,6 +17,8 @@ extern const ProductKernels portable_products;
 extern const ProductKernels avx2_products;
 extern const ProductKernels avx512_products;
 extern const ProductKernels avx512bf16_products;
+/// Built with the one before.
+extern const ProductKernels amx_products;
 extern const ProductKernels neon_products;
 
 /// Those that belong to the other kernels of an instruction set.
