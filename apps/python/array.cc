@@ -303,8 +303,11 @@ Result make_requested(const char* function, const char* argument, nb::handle req
 
 nb::object copy_out(const View& view, nb::handle like) {
     Result result = make_result("copy", "out", {}, like, view.dtype(), view.shape());
-    const Tensor rows = Tensor::copy_of(view);
-    if (rows.bytes() > 0) { std::memcpy(result.view().data(), rows.data(), rows.bytes()); }
+    const auto bytes = static_cast<std::size_t>(view.shape().elements()) * size_of(view.dtype());
+    if (bytes == 0) { return result.object; }
+    const bool row_major = view.strides() == view.shape().row_major();
+    const Tensor rows = row_major ? Tensor() : Tensor::copy_of(view);
+    std::memcpy(result.view().data(), row_major ? view.data() : rows.data(), bytes);
     return result.object;
 }
 

@@ -23,6 +23,7 @@
 #include <heed/inspect.h>
 #include <heed/linear.h>
 #include <heed/linear_attention.h>
+#include <heed/log_decay.h>
 #include <heed/matmul.h>
 #include <heed/merge.h>
 #include <heed/mla.h>

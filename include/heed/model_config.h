@@ -62,7 +62,14 @@ struct PositionConfig {
 };
 
 /// What computes the output from queries, keys and values.
-enum class AttentionCore : std::uint8_t { softmax, linear, infini };
+enum class AttentionCore : std::uint8_t {
+    softmax,
+    linear,
+    infini,
+    gated,        ///< linear with a learned decay per token: gated linear attention, Mamba-2
+    delta,        ///< linear with the delta rule, keys of length 1: DeltaNet
+    gated_delta,  ///< both: gated DeltaNet (Qwen3-Next), Kimi Linear
+};
 
 /// A norm of queries and keys before their rotation.
 enum class QkNorm : std::uint8_t {
@@ -93,9 +100,22 @@ struct AttentionConfig {
     FeatureMap feature = FeatureMap::elu_plus_one;
     bool decay = false;  ///< each head forgets: 1 - 2^(-5-h), not learned (retention)
     bool normalise = true;
+    // gated, delta, gated_delta: no feature map and no normaliser, but an RMS norm of what each head gives
+    /// 0: kv_heads; or a multiple of heads: that many values share a query and a key, each with a state and gates of
+    /// its own (Qwen3-Next: 16 and 32)
+    std::int64_t value_heads = 0;
+    bool decay_rows = false;   ///< a decay for each row of the state (gated linear attention, Kimi Linear), not one
+    bool output_gate = false;  ///< what a head gives, behind its norm, times silu of a projection
     // infini
     std::int64_t segment = 64;
     MemoryUpdate update = MemoryUpdate::delta;
+
+    /// Is the core one of those with gates?
+    bool has_gates() const { return core >= AttentionCore::gated; }
+    /// Heads of the values.
+    std::int64_t values() const { return has_gates() && value_heads > 0 ? value_heads : kv_heads; }
+    /// Heads that reach the output projection.
+    std::int64_t outputs() const { return values() > kv_heads ? values() : heads; }
 };
 
 /// How a router scores its experts and what a token makes of the scores.

@@ -181,6 +181,12 @@ struct HEED_API AttentionLayer {
     Weight sinks{};               ///< [H]
     Weight gates{};               ///< [H]: infini
     std::vector<double> decay{};  ///< of each head: linear
+    // gated, delta, gated_delta; N states, one for each head of the values
+    LinearLayer decay_gate{};   ///< to [N] or [N D], into log_decay
+    Weight decay_rate{};        ///< [N]
+    LinearLayer beta{};         ///< to [N]
+    LinearLayer output_gate{};  ///< to the size of all heads' outputs; may be absent
+    NormLayer output_norm{};    ///< of a head
     RopeTable table{};
 
     /// What follows from config alone.

@@ -62,6 +62,9 @@ public:
     /// A row-major copy, 64-byte aligned. Always safe: a file that another process has shortened since it was opened
     /// is a FileError too. So is a boolean other than 0 and 1, which C++ may not even look at as a bool.
     Tensor tensor(std::string_view name) const;
+    /// The same into memory of the caller's: row-major, of the entry's type and shape. What it holds is undefined where
+    /// a FileError comes.
+    void read(std::string_view name, const MutableView& out) const;
 
     /// The file's own bytes, row-major, without a copy; valid as long as this object.
     /// The format does not promise alignment: FileError where the data does not lie on a multiple of its element size

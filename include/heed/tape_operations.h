@@ -10,6 +10,7 @@
 #include <heed/infini_attention.h>
 #include <heed/linear.h>
 #include <heed/linear_attention.h>
+#include <heed/log_decay.h>
 #include <heed/mla.h>
 #include <heed/norm.h>
 #include <heed/positions.h>
@@ -85,6 +86,10 @@ struct LinearGates {
     Value log_decay{};  ///< [B,N,T] or [B,N,T,F]
     Value beta{};       ///< [B,N,T] or [B,N,T,E]; delta rule only
 };
+/// -exp(rate) softplus(x), in f32 or f64: see <heed/log_decay.h>.
+HEED_API Value log_decay(Tape& tape, const Value& x, const Value& rate);
+/// [B,H n,T,D] of x [B,H,T,D] of any strides: each head n times, one behind the other; row-major as [B,T,H n,D].
+HEED_API Value repeat_heads(Tape& tape, const Value& x, std::int64_t times);
 /// [B,T,H,E]
 HEED_API Value linear_attend(Tape& tape, const Value& q, const Value& k, const Value& v,
                              const LinearAttentionOptions& options = {}, const LinearGates& gates = {});

@@ -352,6 +352,48 @@ Value mla_attend(Tape& tape, const Value& q, const Value& latent, const Value& r
     return out;
 }
 
+Value log_decay(Tape& tape, const Value& x, const Value& rate) {
+    const bool needs = tape.wants({&x, &rate});
+    Value out = tape.empty(statistics_type(x.dtype()), x.shape(), needs);
+    log_decay(tape.context(), x, rate, out.view());
+    if (!needs) { return out; }
+    tape.record(out, [x, rate, dx = Sink(x), drate = Sink(rate)](Tape& back, std::span<const View> g) {
+        SinkMemory mx(back, dx), mr(back, drate);
+        log_decay_backward(back.context(), x, rate, g[0], mx.view(), mr.view());
+    });
+    return out;
+}
+
+namespace {
+
+/// [B,H n,T,D], row-major as [B,T,H n,D], with the n of a head as an axis of their own: [n,B,T,H,D].
+template <class AnyView>
+AnyView copies_apart(const AnyView& x, std::int64_t times) {
+    const std::int64_t b = x.extent(0), h = x.extent(1) / times, t = x.extent(2), d = x.extent(3);
+    return {x.dtype(), x.data(), Shape{times, b, t, h, d}, Shape{d, t * h * times * d, h * times * d, times * d, 1}};
+}
+
+}  // namespace
+
+Value repeat_heads(Tape& tape, const Value& x, std::int64_t times) {
+    const std::int64_t b = x.extent(0), h = x.extent(1), t = x.extent(2), d = x.extent(3);
+    const bool needs = tape.wants({&x});
+    const Value rows = tape.empty(x.dtype(), {b, t, h * times, d}, needs);
+    const Value out = rows.permute({0, 2, 1, 3});
+    const MutableView& from = x.view();
+    convert(tape.context(),
+            View(from.dtype(), from.data(), Shape{times, b, t, h, d},
+                 Shape{0, from.stride(0), from.stride(2), from.stride(1), from.stride(3)}),
+            copies_apart(out.view(), times));
+    if (!needs) { return out; }
+    tape.record(rows, [dx = Sink(x), times](Tape& back, std::span<const View> g) {
+        SinkMemory memory(back, dx);
+        sum_leading(back.context(), copies_apart(g[0].permute({0, 2, 1, 3}), times),
+                    memory.view().permute({0, 2, 1, 3}));
+    });
+    return out;
+}
+
 Value linear_attend(Tape& tape, const Value& q, const Value& k, const Value& v, const LinearAttentionOptions& given,
                     const LinearGates& gates) {
     const bool needs = tape.wants({&q, &k, &v, &gates.log_decay, &gates.beta});

@@ -134,20 +134,36 @@ bool SafetensorsFile::is_aligned(std::string_view name) const { return contents_
 
 Tensor SafetensorsFile::tensor(std::string_view name) const {
     const Entry& found = entry(name);
+    if (const safetensors::ForeignType* foreign = safetensors::foreign_type(found.file_type);
+        foreign != nullptr && !is_readable(*foreign)) {
+        refuse_type(contents_->context, name, found);
+    }
+    Tensor tensor = Tensor::uninitialised(found.dtype, found.shape);
+    read(name, tensor);
+    return tensor;
+}
+
+void SafetensorsFile::read(std::string_view name, const MutableView& out) const {
+    const Entry& found = entry(name);
+    if (!out || out.dtype() != found.dtype || out.shape() != found.shape || out.strides() != found.shape.row_major() ||
+        out.device() != Device()) {
+        throw Error("[SafetensorsFile::read] out: expected row-major memory of " + std::string(name_of(found.dtype)) +
+                    " " + to_string(found.shape) + ", got " +
+                    (out ? std::string(name_of(out.dtype())) + " " + to_string(out.shape()) : "none"));
+    }
     const safetensors::ForeignType* foreign = safetensors::foreign_type(found.file_type);
     if (foreign != nullptr && !is_readable(*foreign)) { refuse_type(contents_->context, name, found); }
-    Tensor tensor = Tensor::uninitialised(found.dtype, found.shape);
+    const auto all = static_cast<std::size_t>(found.shape.elements()) * size_of(found.dtype);
     // Numbers of 8 bits are read into the last quarter of their place and spread from there.
-    const std::size_t stored = foreign == nullptr ? tensor.bytes() : tensor.bytes() / sizeof(float);
-    const std::span bytes(static_cast<std::byte*>(tensor.data()) + (tensor.bytes() - stored), stored);
+    const std::size_t stored = foreign == nullptr ? all : all / sizeof(float);
+    const std::span bytes(static_cast<std::byte*>(out.data()) + (all - stored), stored);
     if (contents_->file) {
         contents_->file->read(contents_->data_offset + found.begin, bytes);
     } else if (!bytes.empty()) {
         std::memcpy(bytes.data(), contents_->start_of(found), bytes.size());
     }
     if (found.dtype == DType::boolean) { check_booleans(bytes, name, contents_->context); }
-    if (foreign != nullptr) { expand({tensor.as<float>(), stored}, bytes, *foreign); }
-    return tensor;
+    if (foreign != nullptr) { expand({out.as<float>(), stored}, bytes, *foreign); }
 }
 
 View SafetensorsFile::view(std::string_view name) const {

@@ -128,8 +128,14 @@ void complete_attention(const ConfigChecker& check, const StackConfig& stack, st
     check.range("attention.window.left", a.window.left, -1, std::int64_t{1} << 40);
     check.range("attention.window.right", a.window.right, -1, std::int64_t{1} << 40);
     check.range("attention.segment", a.segment, 1, std::int64_t{1} << 30);
-    if (a.core != AttentionCore::softmax && !stack.causal && a.core == AttentionCore::infini) {
-        check.refuse("attention.core", "softmax or linear in a stack that sees both ways", "infini");
+    if (!stack.causal && (a.core == AttentionCore::infini || a.has_gates())) {
+        check.refuse("attention.core", "softmax or linear in a stack that sees both ways", "another");
+    }
+    check.range("attention.value_heads", a.value_heads, 0, width);
+    if (a.values() != a.kv_heads && a.values() % a.heads != 0) {
+        check.refuse("attention.value_heads",
+                     std::to_string(a.kv_heads) + " or a multiple of the " + std::to_string(a.heads) + " heads",
+                     std::to_string(a.value_heads));
     }
     if (stack.positions.kind == PositionKind::rope) {
         if (!a.rope) { a.rope = Rope{}; }
@@ -286,7 +292,7 @@ ModelShape shape_of(const ModelConfig& c) {
         // Parameters that a ModelShape has no field for would not be counted.
         const bool countable = each.attention.norm && !each.attention.sinks && !each.feed_forward.experts.bias &&
                                !each.feed_forward.experts.router_bias && each.attention.qk_norm != QkNorm::whole &&
-                               each.attention.core != AttentionCore::infini &&
+                               each.attention.core != AttentionCore::infini && !each.attention.has_gates() &&
                                (stack.norm.kind == NormKind::rms_norm || stack.norm.bias);
         if (!countable) {
             throw Error("[shape_of] family: expected a model that ModelShape can describe, got " + c.family +

@@ -51,7 +51,9 @@ const Words<Pairing>& words(Pairing) {
 }
 const Words<AttentionCore>& words(AttentionCore) {
     static const Words<AttentionCore> list = {
-        {"softmax", AttentionCore::softmax}, {"linear", AttentionCore::linear}, {"infini", AttentionCore::infini}};
+        {"softmax", AttentionCore::softmax}, {"linear", AttentionCore::linear},
+        {"infini", AttentionCore::infini},   {"gated", AttentionCore::gated},
+        {"delta", AttentionCore::delta},     {"gated_delta", AttentionCore::gated_delta}};
     return list;
 }
 const Words<QkNorm>& words(QkNorm) {
@@ -194,6 +196,9 @@ void fields(V& v, AttentionConfig& a) {
     v("feature", a.feature);
     v("decay", a.decay);
     v("normalise", a.normalise);
+    v("value_heads", a.value_heads);
+    v("decay_rows", a.decay_rows);
+    v("output_gate", a.output_gate);
     v("segment", a.segment);
     v("update", a.update);
 }

@@ -84,7 +84,7 @@ private:
 
     void fused(AttentionLayer& a, const AttentionNames& n, const std::string& at) {
         const AttentionConfig& c = a.config;
-        const std::int64_t q = c.heads * c.head_size, k = c.kv_heads * c.head_size, v = c.kv_heads * c.value_size;
+        const std::int64_t q = c.heads * c.head_size, k = c.kv_heads * c.head_size, v = c.values() * c.value_size;
         a.qkv = layer_matrix(at + n.qkv, {q + k + v, d_, c.qkv_bias});
         if (n.rows == FusedRows::blocks) {
             a.q_rows = {.begin = 0, .stride = c.head_size};
@@ -96,6 +96,18 @@ private:
             a.k_rows = {.begin = c.head_size, .stride = each};
             a.v_rows = {.begin = 2 * c.head_size, .stride = each};
         }
+    }
+
+    void linear_gates(AttentionLayer& a, const AttentionNames& n, const NormConfig& norms, const std::string& at) {
+        const AttentionConfig& c = a.config;
+        const std::int64_t states = c.values();
+        if (c.core != AttentionCore::delta) {
+            a.decay_gate = matrix(at + n.decay, {c.decay_rows ? states * c.head_size : states, d_, true});
+            a.decay_rate = take(at + n.decay_rate, {states}, Init::decay_rates);
+        }
+        if (c.core != AttentionCore::gated) { a.beta = matrix(at + n.beta, {states, d_, false}); }
+        if (c.output_gate) { a.output_gate = matrix(at + n.output_gate, {c.outputs() * c.value_size, d_, false}); }
+        a.output_norm = norm(at + n.output_norm, {.kind = NormKind::rms_norm, .eps = norms.eps}, c.value_size);
     }
 
     AttentionLayer attention(const AttentionConfig& config, const AttentionNames& n, const NormConfig& norms,
@@ -119,7 +131,7 @@ private:
             a.config.latent.reset();
             a.q = layer_matrix(at + n.q, {c.heads * c.head_size, d_, c.qkv_bias});
             a.k = layer_matrix(at + n.k, {c.kv_heads * c.head_size, d_, c.qkv_bias});
-            a.v = layer_matrix(at + n.v, {c.kv_heads * c.value_size, d_, c.qkv_bias});
+            a.v = layer_matrix(at + n.v, {c.values() * c.value_size, d_, c.qkv_bias});
             if (c.qk_norm != QkNorm::none) {
                 const bool whole = c.qk_norm == QkNorm::whole;
                 const NormConfig kind{.kind = NormKind::rms_norm, .eps = norms.eps};
@@ -127,8 +139,9 @@ private:
                 a.k_norm = norm(at + n.k_norm, kind, whole ? c.kv_heads * c.head_size : c.head_size);
             }
         }
-        a.out = layer_matrix(at + n.out, {d_, c.heads * c.value_size, c.output_bias, Init::residual_matrix});
+        a.out = layer_matrix(at + n.out, {d_, c.outputs() * c.value_size, c.output_bias, Init::residual_matrix});
         if (c.sinks) { a.sinks = take(at + n.sinks, {c.heads}, Init::zeros); }
+        if (c.has_gates()) { linear_gates(a, n, norms, at); }
         if (c.core == AttentionCore::infini) { a.gates = take(at + n.gates, {c.heads}, Init::zeros); }
         a.prepare();
         return a;

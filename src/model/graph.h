@@ -11,7 +11,7 @@
 namespace heed {
 
 /// How a parameter begins where a model is made rather than loaded.
-enum class Init : std::uint8_t { matrix, residual_matrix, embedding, ones, zeros };
+enum class Init : std::uint8_t { matrix, residual_matrix, embedding, ones, zeros, decay_rates };
 
 struct ParameterSpec {
     std::string name;

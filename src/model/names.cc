@@ -297,7 +297,12 @@ StackNames heed_stack(const std::string& stack) {
                               .kv_down_norm = name + ".kv_down_norm",
                               .kv_up = name + ".kv_up",
                               .sinks = name + ".sinks",
-                              .gates = name + ".gates"};
+                              .gates = name + ".gates",
+                              .decay = name + ".decay",
+                              .decay_rate = name + ".decay_rate",
+                              .beta = name + ".beta",
+                              .output_gate = name + ".output_gate",
+                              .output_norm = name + ".output_norm"};
     };
     s.self = attention("attention");
     s.self.relative = "attention.relative_bias";

@@ -27,9 +27,10 @@ struct AttentionNames {
     FusedRows rows = FusedRows::blocks;
     std::string q_norm{}, k_norm{};
     std::string q_down{}, q_down_norm{}, q_up{}, kv_down{}, kv_down_norm{}, kv_up{};
-    std::string sinks{};     ///< in full
-    std::string gates{};     ///< in full
-    std::string relative{};  ///< of the first layer
+    std::string sinks{};                                                      ///< in full
+    std::string gates{};                                                      ///< in full
+    std::string decay{}, decay_rate{}, beta{}, output_gate{}, output_norm{};  ///< decay_rate: in full
+    std::string relative{};                                                   ///< of the first layer
 };
 
 struct StackNames {

@@ -89,7 +89,7 @@ struct Visitor {
     void attention(AttentionLayer& a) const {
         const bool plain = !a.cross && a.config.qk_norm == QkNorm::none && !a.config.latent;
         together(a.joined, {&a.q, &a.k, &a.v}, plain);
-        each({&a.qkv, &a.q_down, &a.q_up, &a.kv_down, &a.out});
+        each({&a.qkv, &a.q_down, &a.q_up, &a.kv_down, &a.output_gate, &a.out});
     }
     void feed_forward(FeedForwardLayer& f) const {
         together(f.joined, {&f.gate, &f.up}, f.config.gated);

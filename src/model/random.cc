@@ -54,6 +54,7 @@ public:
         for (std::int64_t i = 0; i < n; i += 4) {
             std::array<double, 4> numbers{};
             if (spec.init == Init::ones) { numbers.fill(1); }
+            if (spec.init == Init::decay_rates) { numbers = decay_rates(i, n); }
             if (width != 0) { numbers = normals(index, i / 4, width); }
             for (std::int64_t j = i; j < std::min(i + 4, n); ++j) {
                 write_number(options_.dtype, tensor.data(), j, numbers[static_cast<std::size_t>(j - i)]);
@@ -66,6 +67,7 @@ private:
     double spread(const ParameterSpec& spec) const {
         switch (spec.init) {
             case Init::ones:
+            case Init::decay_rates:
             case Init::zeros: return 0;
             case Init::embedding: return embedding_;
             case Init::matrix:
@@ -74,6 +76,17 @@ private:
         // By default 0.02 at the width where that is customary, wider where there are fewer inputs.
         const auto inputs = static_cast<double>(spec.shape[spec.shape.rank() - 1]);
         return matrix_ / std::sqrt(inputs) * (spec.init == Init::residual_matrix ? residual_ : 1);
+    }
+
+    /// States that keep what they saw for 2 to 512 tokens, where the gate's input is 0.
+    static std::array<double, 4> decay_rates(std::int64_t begin, std::int64_t states) {
+        std::array<double, 4> result{};
+        for (std::size_t j = 0; j < 4; ++j) {
+            const double tokens = 1 + 8 * static_cast<double>(begin + static_cast<std::int64_t>(j)) /
+                                          std::max(1.0, static_cast<double>(states - 1));
+            result[j] = -std::log(std::exp2(tokens) * std::log(2.0));
+        }
+        return result;
     }
 
     /// Box and Muller's, from the generator that dropout uses: numbers are a function of seed, parameter and place.

@@ -36,7 +36,7 @@ void check_head_factors(const char* argument, const View& factors, const Stack& 
     std::int64_t heads = 0;
     for (const BlockLayer& layer : stack.layers) {
         const std::int64_t own = layer.has_cross ? layer.cross.config.heads : 0;
-        heads = std::max(heads, cross ? own : layer.attention.config.heads);
+        heads = std::max(heads, cross ? own : layer.attention.config.outputs());
     }
     const Shape wanted{static_cast<std::int64_t>(stack.layers.size()), heads};
     if ((factors.dtype() != DType::f32 && factors.dtype() != DType::f64) || !(factors.shape() == wanted)) {
@@ -275,7 +275,7 @@ Value run_stack(Tape& tape, const StackRun& run) {
         const BlockLayer& layer = run.stack.layers[i];
         self.place = over.place = first_place + 2 * static_cast<std::uint32_t>(i);
         ++over.place;
-        self.head_factors = factors_of_layer(run.head_factors, i, layer.attention.config.heads);
+        self.head_factors = factors_of_layer(run.head_factors, i, layer.attention.config.outputs());
         over.head_factors = factors_of_layer(run.cross_head_factors, i, layer.has_cross ? layer.cross.config.heads : 0);
         const auto block = [&layer, self, over, keep](Tape& on, std::span<const Value> in) {
             AttentionCall mine = self, other = over;

@@ -68,14 +68,14 @@ Heads project(Tape& tape, const AttentionLayer& layer, const Value& x, const Val
     if (layer.qkv) {
         const Value all = layer.qkv(tape, x);
         return {heads_of(all, layer.q_rows, c.heads, c.head_size), heads_of(all, layer.k_rows, c.kv_heads, c.head_size),
-                heads_of(all, layer.v_rows, c.kv_heads, c.value_size)};
+                heads_of(all, layer.v_rows, c.values(), c.value_size)};
     }
     if (layer.joined) {
         const Value all = layer.joined(tape, x);
         const std::int64_t k = c.heads * c.head_size, v = k + c.kv_heads * c.head_size;
         return {heads_of(all, {.begin = 0, .stride = c.head_size}, c.heads, c.head_size),
                 heads_of(all, {.begin = k, .stride = c.head_size}, c.kv_heads, c.head_size),
-                heads_of(all, {.begin = v, .stride = c.value_size}, c.kv_heads, c.value_size)};
+                heads_of(all, {.begin = v, .stride = c.value_size}, c.values(), c.value_size)};
     }
     const Value& source = layer.cross ? memory : x;
     Value q = layer.q(tape, x);
@@ -88,7 +88,7 @@ Heads project(Tape& tape, const AttentionLayer& layer, const Value& x, const Val
     Heads heads{heads_of(q, c.heads, c.head_size), {}, {}};
     if (k) {
         heads.k = heads_of(k, c.kv_heads, c.head_size);
-        heads.v = heads_of(v, c.kv_heads, c.value_size);
+        heads.v = heads_of(v, c.values(), c.value_size);
     }
     return heads;
 }
@@ -237,7 +237,7 @@ Value latent_attention(Tape& tape, const AttentionLayer& layer, const Value& x, 
     return joined(layer, tape, call, out);
 }
 
-// ---- Linear, Infini ------------------------------------------------------------------------------------------------
+// ---- Linear --------------------------------------------------------------------------------------------------------
 
 void refuse_capture(const AttentionCall& call, const char* core) {
     if (call.weights != nullptr) {
@@ -270,6 +270,78 @@ Value linear_core(Tape& tape, const AttentionLayer& layer, const Value& x, const
     options.cu_seqlens = call.packed.cu_seqlens;
     return joined(layer, tape, call, linear_attend(tape, h.q, h.k, h.v, options));
 }
+
+// ---- Linear with gates ---------------------------------------------------------------------------------------------
+
+/// Rows of length 1: x / sqrt(|x|^2 + 1e-6), times `length`.
+Value unit_rows(Tape& tape, const Value& x, double length) {
+    const auto size = static_cast<double>(x.extent(3));
+    const Value rows = norm(tape, x, {}, {}, {.kind = NormKind::rms_norm, .eps = 1e-6 / size});
+    return scale(tape, rows, length / std::sqrt(size));
+}
+
+/// Queries, keys and values as the operation takes them: a query and a key for each of the values, where there are more
+/// of those. The delta rule takes away what lies along a key, so keys have length 1.
+Heads gated_heads(Tape& tape, const AttentionLayer& layer, const Value& x, const AttentionCall& call) {
+    const AttentionConfig& c = layer.config;
+    Heads h = project(tape, layer, x, call.memory);
+    if (c.core != AttentionCore::gated) {
+        h.q = unit_rows(tape, h.q, 1);
+        h.k = unit_rows(tape, h.k, 1);
+    }
+    h.q = rotated(tape, layer, call, h.q);
+    h.k = rotated(tape, layer, call, h.k);
+    if (c.values() > c.kv_heads) {
+        h.q = repeat_heads(tape, h.q, c.values() / c.heads);
+        h.k = repeat_heads(tape, h.k, c.values() / c.kv_heads);
+    }
+    return h;
+}
+
+LinearGates gates_of(Tape& tape, const AttentionLayer& layer, const Value& x) {
+    const std::int64_t b = x.extent(0), t = x.extent(1), n = layer.config.values();
+    const auto by_state = [&](const Value& y) { return y.seen_as(0, {b, n, t}, {t * n, 1, n}); };
+    LinearGates gates;
+    if (layer.decay_gate) {
+        const Value decay = log_decay(tape, layer.decay_gate(tape, x), layer.decay_rate.on(tape));
+        gates.log_decay = layer.config.decay_rows ? heads_of(decay, n, layer.config.head_size) : by_state(decay);
+    }
+    if (layer.beta) { gates.beta = by_state(layer.beta(tape, x, Activation::sigmoid)); }
+    return gates;
+}
+
+/// What the heads gave [B,T,H,E] behind their norm and, where there is one, the gate.
+Value gated_output(Tape& tape, const AttentionLayer& layer, const Value& x, const Value& heads) {
+    const Value out = layer.output_norm(tape, heads);
+    if (!layer.output_gate) { return out; }
+    return gated(tape, Activation::silu, layer.output_gate(tape, x).reshape(out.shape()), out);
+}
+
+Value gated_core(Tape& tape, const AttentionLayer& layer, const Value& x, const AttentionCall& call) {
+    refuse_capture(call, "gated linear");
+    const AttentionConfig& c = layer.config;
+    const Heads h = gated_heads(tape, layer, x, call);
+    const LinearGates gates = gates_of(tape, layer, x);
+    LinearAttentionOptions options{.feature = FeatureMap::identity, .normalise = false};
+    options.scale = c.scale.value_or(1 / std::sqrt(static_cast<double>(c.head_size)));
+    if (c.core != AttentionCore::gated) { options.rule = UpdateRule::delta; }
+    if (call.caches != nullptr) {
+        if (gates.log_decay) { options.log_decay = gates.log_decay; }
+        if (gates.beta) { options.beta = gates.beta; }
+        const Value out = tape.empty(x.dtype(), {1, x.extent(1), c.outputs(), c.value_size});
+        cached_linear_attend(tape.context(), *call.caches, h.q, h.k, h.v, out.view().permute({0, 2, 1, 3}), options);
+        return joined(layer, tape, call, gated_output(tape, layer, x, out));
+    }
+    if (call.allow && !call.lengths) {
+        throw Error("[forward] attention_mask: expected padding at the end for linear attention, got it elsewhere");
+    }
+    options.key_lengths = call.lengths;
+    options.cu_seqlens = call.packed.cu_seqlens;
+    const Value out = linear_attend(tape, h.q, h.k, h.v, options, gates);
+    return joined(layer, tape, call, gated_output(tape, layer, x, out));
+}
+
+// ---- Infini --------------------------------------------------------------------------------------------------------
 
 Value infini_core(Tape& tape, const AttentionLayer& layer, const Value& x, const AttentionCall& call) {
     refuse_capture(call, "Infini-");
@@ -346,6 +418,9 @@ Value AttentionLayer::operator()(Tape& tape, const Value& x, const AttentionCall
         case AttentionCore::linear:
             return call.causal ? linear_core(tape, *this, x, call) : apart(tape, *this, x, call, linear_core);
         case AttentionCore::infini: return apart(tape, *this, x, call, infini_core);
+        case AttentionCore::gated:
+        case AttentionCore::delta:
+        case AttentionCore::gated_delta: return gated_core(tape, *this, x, call);
     }
     return {};
 }
@@ -371,6 +446,10 @@ CacheConfig AttentionLayer::cache_config(bool rotate_in_cache) const {
         c.kind = CacheKind::linear;
         c.states = config.decay ? config.heads : 0;
         c.normalise = config.normalise;
+    } else if (config.has_gates()) {
+        c.kind = CacheKind::linear;
+        c.kv_heads = config.values();
+        c.normalise = false;
     } else if (config.core == AttentionCore::infini) {
         c.kind = CacheKind::infini;
         c.segment = config.segment;

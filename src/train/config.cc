@@ -287,7 +287,7 @@ TrainConfig task_config(std::string_view task) {
 }
 
 std::vector<std::string> attention_words() {
-    return {"mha", "gqa", "mqa", "mla", "window", "linear", "infini", "hybrid"};
+    return {"mha", "gqa", "mqa", "mla", "window", "linear", "infini", "gated", "delta", "gated_delta", "hybrid"};
 }
 
 void set_attention(ModelConfig& model, std::string_view kind) {
@@ -319,6 +319,10 @@ void set_attention(ModelConfig& model, std::string_view kind) {
             if (kind == "linear" || (kind == "hybrid" && n % 4 != 3 && n + 1 != stack->layers.size())) {
                 a.core = AttentionCore::linear;
             }
+            a.value_heads = 0;
+            if (kind == "gated") { a.core = AttentionCore::gated; }
+            if (kind == "delta") { a.core = AttentionCore::delta; }
+            if (kind == "gated_delta") { a.core = AttentionCore::gated_delta; }
             if (kind == "infini") {
                 a.core = AttentionCore::infini;
                 a.segment = 32;

@@ -7,6 +7,7 @@
 #include <heed/explain.h>
 #include <heed/linear.h>
 #include <heed/linear_attention.h>
+#include <heed/log_decay.h>
 #include <heed/matmul.h>
 #include <heed/merge.h>
 #include <heed/norm.h>
@@ -245,6 +246,16 @@ void add_gated_linear_attention(std::vector<Operation>& all) {
     }
 }
 
+void add_log_decay(std::vector<Operation>& all) {
+    const Shape x{3, 17, 12}, rate{4};
+    all.push_back({"log_decay", {x, rate}, {x}, [](Context& c, const Views& in, const Targets& out) {
+                       log_decay(c, in[0], in[1], out[0]);
+                   }});
+    all.push_back({"log_decay backward", {x, rate, x}, {x, rate}, [](Context& c, const Views& in, const Targets& out) {
+                       log_decay_backward(c, in[0], in[1], in[2], out[0], out[1]);
+                   }});
+}
+
 std::vector<Operation> operations() {
     std::vector<Operation> all;
     add_rope(all);
@@ -255,6 +266,7 @@ std::vector<Operation> operations() {
     add_linear_attention(all);
     add_norms(all);
     add_gated_linear_attention(all);
+    add_log_decay(all);
     return all;
 }
 

@@ -317,3 +317,38 @@ def test_files_with_numbers_of_8_bits(tmp_path):
     assert file.shape("complex") == (1,)
     with pytest.raises(heed.FileError, match="'complex': expected a type that heed can read, got C64"):
         file["complex"]
+
+
+def test_a_view_of_a_file_is_the_file(tmp_path):
+    path = tmp_path / "some.safetensors"
+    given = {"x": np.arange(6, dtype="float32").reshape(2, 3), "n": np.array(7), "b": np.array([True, False]), "e": np.ones((0, 4))}
+    heed.write_safetensors(path, given)
+    file = heed.SafetensorsFile(path)
+    views = {name: file.view(name) for name in file}
+    del file
+    for name, array in given.items():
+        assert views[name].dtype == array.dtype and views[name].shape == array.shape
+        np.testing.assert_array_equal(views[name], array)
+        assert not views[name].flags.writeable
+    with pytest.raises(ValueError, match="read-only"):
+        views["x"][0, 0] = 1
+    # As an argument, and behind the last name of the file, it is an array like others.
+    out = heed.matmul(views["x"], given["x"].T)
+    np.testing.assert_array_equal(out, given["x"] @ given["x"].T)
+
+
+def test_a_view_of_what_would_be_converted_is_refused(tmp_path):
+    path = tmp_path / "mixed.safetensors"
+    text = json.dumps({"s": {"dtype": "F8_E4M3", "shape": [3], "data_offsets": [0, 3]}}).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + b"abc")
+    with pytest.raises(heed.FileError, match="as they lie in the file, got F8_E4M3"):
+        heed.SafetensorsFile(path).view("s")
+
+
+def test_bfloat16_of_a_file(tmp_path):
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    path = tmp_path / "b.safetensors"
+    x = np.arange(5).astype(ml_dtypes.bfloat16)
+    heed.write_safetensors(path, {"x": x})
+    file = heed.SafetensorsFile(path)
+    assert file.view("x").dtype == x.dtype and file.view("x").tolist() == file["x"].tolist() == x.tolist()

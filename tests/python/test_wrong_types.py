@@ -215,6 +215,7 @@ def calls(folder):
         "Cache.values": (lambda: (filled(), 0, 0, 2), {}),
         "SafetensorsFile.__getitem__": (lambda: (heed.SafetensorsFile(path), "x"), {}),
         "SafetensorsFile.__contains__": (lambda: (heed.SafetensorsFile(path), "x"), {}),
+        "SafetensorsFile.view": (lambda: (heed.SafetensorsFile(path), "x"), {}),
         "SafetensorsFile.shape": (lambda: (heed.SafetensorsFile(path), "x"), {}),
         "SafetensorsFile.dtype": (lambda: (heed.SafetensorsFile(path), "x"), {}),
     }

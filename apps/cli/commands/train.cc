@@ -237,7 +237,7 @@ void compare_command(const TrainArguments& a, const std::string& kinds) {
         line.clear();
         run.cache = cache_bytes(trainer.config().model);
         run.far = loss_beyond(context, trainer.model(), config);
-        line.lasting(fmt::format("{:<7} loss {:.4f}  exact {:5.1f} %  {} tokens/s", word, run.result.last.loss,
+        line.lasting(fmt::format("{:<11} loss {:.4f}  exact {:5.1f} %  {} tokens/s", word, run.result.last.loss,
                                  100 * run.result.last.exact,
                                  numbers::grouped(static_cast<std::int64_t>(run.result.tokens_per_second))));
         runs.push_back(std::move(run));
@@ -276,8 +276,9 @@ void add_train(CLI::App& app) {
     const auto arguments = std::make_shared<heed::cli::TrainArguments>();
     heed::cli::add_common(*command, *arguments);
     command
-        ->add_option("--attention", arguments->attention,
-                     "Kind of attention: mha, gqa, mqa, mla, window, linear, infini or hybrid")
+        ->add_option(
+            "--attention", arguments->attention,
+            "Kind of attention: mha, gqa, mqa, mla, window, linear, gated, delta, gated_delta, infini or hybrid")
         ->type_name("KIND");
     command->add_option("--model", arguments->model, "Go on with the model of this folder (fine-tuning)")
         ->type_name("FOLDER");
@@ -306,7 +307,8 @@ void add_compare(CLI::App& app) {
     CLI::App* command =
         app.add_subcommand("compare", "The same model and data with several kinds of attention, side by side");
     const auto arguments = std::make_shared<heed::cli::TrainArguments>();
-    const auto kinds = std::make_shared<std::string>("mha,gqa,mqa,mla,window,linear,infini,hybrid");
+    const auto kinds =
+        std::make_shared<std::string>("mha,gqa,mqa,mla,window,linear,gated,delta,gated_delta,infini,hybrid");
     heed::cli::add_common(*command, *arguments);
     command->add_option("--kinds", *kinds, "Kinds of attention, separated by commas (default: all)")->type_name("LIST");
     command->footer(

@@ -206,6 +206,9 @@ CacheBytes cache_bytes(const ModelConfig& given) {
                 }
                 break;
             case AttentionCore::linear: bytes.fixed += 4 * a.kv_heads * key * (value + 1); break;
+            case AttentionCore::gated:
+            case AttentionCore::delta:
+            case AttentionCore::gated_delta: bytes.fixed += 4 * a.values() * key * value; break;
             case AttentionCore::infini:
                 bytes.fixed += 4 * a.kv_heads * key * (value + 1) + 4 * a.kv_heads * (key + value) * a.segment;
                 break;
@@ -254,10 +257,10 @@ void print_comparison(const std::vector<ComparedRun>& runs) {
         const std::string text = numbers::short_bytes(value);
         return text.empty() ? fmt::format("{} B", value) : text;
     };
-    fmt::print("\n{:<8} {:>11} {:>8} {:>8} {:>10} {:>12} {:>12} {:>12}\n", "kind", "parameters", "loss", "exact",
+    fmt::print("\n{:<11} {:>11} {:>8} {:>8} {:>10} {:>12} {:>12} {:>12}\n", "kind", "parameters", "loss", "exact",
                "tokens/s", "memory", "cache/token", "cache fixed");
     for (const ComparedRun& run : runs) {
-        fmt::print("{:<8} {:>11} {:>8.4f} {:>6.1f} % {:>10} {:>12} {:>12} {:>12}\n", run.kind,
+        fmt::print("{:<11} {:>11} {:>8.4f} {:>6.1f} % {:>10} {:>12} {:>12} {:>12}\n", run.kind,
                    numbers::grouped(run.parameters), run.result.last.loss, 100 * run.result.last.exact,
                    numbers::grouped(static_cast<std::int64_t>(run.result.tokens_per_second)),
                    bytes(static_cast<std::int64_t>(run.result.peak_bytes)), bytes(run.cache.per_token),
@@ -266,7 +269,7 @@ void print_comparison(const std::vector<ComparedRun>& runs) {
     if (runs.empty() || runs.front().far.empty()) { return; }
     fmt::print("\nLoss by position, in eighths of twice the trained length (from the fifth on beyond it):\n");
     for (const ComparedRun& run : runs) {
-        fmt::print("{:<8}", run.kind);
+        fmt::print("{:<11}", run.kind);
         for (const double loss : run.far) { fmt::print(" {:>7.3f}", loss); }
         fmt::print("\n");
     }

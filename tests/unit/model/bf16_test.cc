@@ -36,6 +36,7 @@ std::vector<Bf16Case> bf16_cases() {
         {"relative", small_decoder(heads, plain, R"(, "positions": {"kind": "relative", "buckets": {"count": 8}})")},
         {"learned", small_decoder(heads, plain, R"(, "positions": {"kind": "learned", "rows": 16})")},
         {"linear", small_decoder(R"("heads": 4, "core": "linear")", plain, rope)},
+        {"gated_delta", small_decoder(R"("heads": 4, "value_heads": 8, "core": "gated_delta")", plain, rope)},
         {"infini", small_decoder(R"("heads": 4, "core": "infini", "segment": 4)", plain, rope)},
         {"experts", small_decoder(heads, R"("gated": true, "experts": {"routed": 4, "active": 4, "size": 16})", rope)},
         {"encoder_decoder", R"({"model_type": "heed", "kind": "encoder_decoder", "vocab": 29, "d_model": 32,

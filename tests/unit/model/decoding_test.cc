@@ -25,6 +25,9 @@ std::vector<Model> decoding_models() {
             decoding_model(R"("heads": 2)", R"(, "positions": {"kind": "relative", "buckets": {"count": 8}})"),
             decoding_model(R"("heads": 2)", R"(, "positions": {"kind": "learned", "rows": 40})"),
             decoding_model(R"("heads": 2, "core": "linear")", rope),
+            decoding_model(R"("heads": 4, "kv_heads": 2, "core": "gated", "decay_rows": true)", rope),
+            decoding_model(R"("heads": 2, "core": "delta", "output_gate": true)", ""),
+            decoding_model(R"("heads": 2, "value_heads": 6, "core": "gated_delta")", rope),
             decoding_model(R"("heads": 2, "core": "infini", "segment": 4)", rope),
             decoding_model(R"("heads": 2)", rope + R"(, "pattern": [{"attention": {"core": "linear"}},
                 {"attention": {"core": "infini", "segment": 3}}, {}])")};

@@ -29,6 +29,8 @@ std::vector<ForwardCase> forward_cases() {
             {"gqa", R"("heads": 4, "kv_heads": 2, "head_size": 6)", 4},
             {"mla", R"("heads": 2, "latent": {"kv_rank": 5, "nope_size": 4, "rope_size": 2, "value_size": 3})", 2},
             {"linear", R"("heads": 2, "core": "linear")", 2},
+            {"gated", R"("heads": 2, "core": "gated", "decay_rows": true)", 2},
+            {"gated_delta", R"("heads": 2, "value_heads": 4, "core": "gated_delta", "output_gate": true)", 4},
             {"infini", R"("heads": 2, "core": "infini", "segment": 3)", 2}};
 }
 

@@ -49,6 +49,13 @@ std::vector<GradientCase> gradient_cases() {
         {"linear", decoder_text(R"("heads": 2, "core": "linear")", R"("size": 10)", rope)},
         {"linear_decay",
          decoder_text(R"("heads": 2, "core": "linear", "decay": true, "normalise": false)", R"("size": 10)", "")},
+        {"gated", decoder_text(R"("heads": 4, "kv_heads": 2, "head_size": 4, "core": "gated")", R"("size": 10)", rope)},
+        {"gated_rows",
+         decoder_text(R"("heads": 2, "core": "gated", "decay_rows": true, "output_gate": true)", R"("size": 10)", "")},
+        {"delta", decoder_text(R"("heads": 2, "core": "delta", "qk_norm": "head")", R"("size": 10)", "")},
+        {"gated_delta", decoder_text(R"("heads": 2, "kv_heads": 1, "value_heads": 4, "head_size": 4, "value_size": 3,
+                                     "core": "gated_delta", "output_gate": true)",
+                                     R"("size": 10)", rope)},
         {"infini", decoder_text(R"("heads": 2, "core": "infini", "segment": 3)", R"("size": 10)", rope)},
         {"hybrid",
          decoder_text(heads, R"("size": 10)", rope + R"(, "pattern": [{"attention": {"core": "linear"}}, {}])")},
@@ -105,7 +112,7 @@ TEST_P(ModelGradients, AgreeWithFiniteDifferences) {
     const Value loss = model.loss(tape, in, labels, options);
     tape.backward(loss);
     EXPECT_NEAR(loss.view().as<double>()[0], loss_of(context, model, in, labels), 1e-12);
-    const double step = 1e-5;
+    const double step = 2e-6;
     for (Parameter& parameter : model.parameters().list()) {
         // Along a random direction, all of the parameter at once.
         const std::int64_t n = parameter.memory.elements();

@@ -61,7 +61,7 @@ TEST(ModelConfig, MistakesNameTheLineAndTheKey) {
     EXPECT_EQ(refusal("{\"vocab\": 10, \"d_model\": 8, \"decoder\": {\"layers\": 2,\n\"pattern\": [{},\n"
                       "{\"attention\": {\"core\": \"fast\"}}]}}"),
               "[read_model_config] line 3, \"decoder.pattern.1.attention.core\": expected one of softmax, linear, "
-              "infini, got \"fast\"");
+              "infini, gated, delta, gated_delta, got \"fast\"");
     EXPECT_EQ(refusal(R"({"vocab": 10, "d_model": 9, "decoder": {"layers": 1, "attention": {"heads": 2}}})"),
               "[checked] decoder.layers[0].attention.heads: expected a divisor of d_model 9, got 2");
     EXPECT_EQ(refusal(R"({"vocab": 0, "d_model": 8, "decoder": {"layers": 1}})"),

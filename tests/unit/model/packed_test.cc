@@ -34,6 +34,8 @@ std::vector<PackedCase> packed_cases() {
         {"relative", heads, R"(, "positions": {"kind": "relative", "buckets": {"count": 8}})"},
         {"linear", R"("heads": 2, "core": "linear")", rope},
         {"linear_decay", R"("heads": 2, "core": "linear", "decay": true, "normalise": false)", ""},
+        {"gated", R"("heads": 2, "core": "gated", "decay_rows": true)", rope},
+        {"gated_delta", R"("heads": 2, "value_heads": 4, "core": "gated_delta", "output_gate": true)", rope},
         {"infini", R"("heads": 2, "core": "infini", "segment": 3)", rope},
         {"hybrid", heads, rope + R"(, "pattern": [{"attention": {"core": "linear"}}, {}])"},
         {"encoder", heads, rope, "encoder"},
