@@ -2,6 +2,7 @@
 
 #include <cstdio>
 #include <new>
+#include <regex>
 #include <string>
 
 #include <fmt/format.h>
@@ -65,6 +66,27 @@ std::string no_command(const CLI::App& app, int count, char** arguments) {
     return count < 2 ? expected : expected + ", got '" + arguments[1] + "'";
 }
 
+/// What CLI11 says of a value, in the words of heed's other errors.
+std::string in_our_words(const std::string& text) {
+    constexpr std::size_t longest = 400;  // a regular expression takes stack for every character
+    if (text.size() > longest) { return text; }
+    static const std::regex conversion(R"(Could not convert: (\S+) = (.*))");
+    static const std::regex member(R"((\S+): (.*) not in \{(.*)\})");
+    static const std::regex range(R"((\S+): Value (.*) not in range \[?(\S+) (?:-|to) ([^\]\s]+)\]?)");
+    std::smatch part;
+    if (std::regex_match(text, part, conversion)) {
+        return fmt::format("{}: expected a number that fits, got '{}'", part.str(1), part.str(2));
+    }
+    if (std::regex_match(text, part, range)) {
+        return fmt::format("{}: expected {} to {}, got {}", part.str(1), part.str(3), part.str(4), part.str(2));
+    }
+    if (std::regex_match(text, part, member)) {
+        const std::string values = std::regex_replace(part.str(3), std::regex(",\\s*"), ", ");
+        return fmt::format("{}: expected one of {}, got '{}'", part.str(1), values, part.str(2));
+    }
+    return text;
+}
+
 int run(int count, char** arguments) {
     CLI::App app("Attention: every kind of it, exact, and open to look into.", "heed");
     app.set_version_flag("--version", "heed " HEED_VERSION, "Print the version");
@@ -109,7 +131,7 @@ int run(int count, char** arguments) {
         if (!app.get_subcommands().empty()) { return complain(who(), error.what(), bad_input); }
         return complain("heed", no_command(app, count, arguments), bad_input);
     } catch (const CLI::ParseError& error) {
-        return complain(who(), error.what(), bad_input);
+        return complain(who(), in_our_words(error.what()), bad_input);
     } catch (const UsageError& error) { return complain(who(), error.what(), bad_input); } catch (const Error& error) {
         return complain(who(), error.what(), bad_input);
     } catch (const FileError& error) {

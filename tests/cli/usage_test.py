@@ -53,6 +53,12 @@ class Usage(CliTest):
         self.refuse(*common, "--threads", "-1", saying="--threads: expected a whole number from 0")
         self.refuse(*common, "--window", saying="--window")
         self.refuse("size", "no-such-model", saying="no-such-model")
+        train = ["train", "--task", "copy", "--out", "never-made"]
+        self.refuse(*train, "--steps", "-3", saying="--steps: expected 0 to 1099511627776, got -3")
+        self.refuse(*train, "--batch", "0", saying="--batch: expected 1 to")
+        self.refuse(*train, "--heads", "two", saying="--heads: expected 1 to 1099511627776, got two")
+        self.refuse("serve", "--port", "99999", saying="--port: expected a number that fits, got '99999'")
+        self.refuse("generate", "x", "y", "--weights", "int3", saying="--weights: expected one of stored, ")
 
     def test_a_very_long_argument_stays_readable(self):
         line = self.refuse("explain", "--shape", "9" * 100000, saying="999 ...")

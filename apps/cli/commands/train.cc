@@ -137,7 +137,9 @@ void train_command(const TrainArguments& a) {
         training_operations(config.model.vocab > 0 ? config.model : trainer->model().config(), config.options.tokens);
     const double peak = work > 0 ? product_peak(context, config.options.dtype) : 0;
     const auto share_of_peak = [&](double tokens_per_second) {
-        return peak > 0 ? fmt::format("  {:.0f} % of peak", 100 * tokens_per_second * work / peak) : std::string();
+        const double share = peak > 0 ? 100 * tokens_per_second * work / peak : 0;
+        // More than all of it: something else ran while the peak was measured.
+        return share > 0 && share <= 100 ? fmt::format("  {:.0f} % of peak", share) : std::string();
     };
     interrupted = 0;
     const auto before = std::signal(SIGINT, interrupt);
@@ -246,6 +248,19 @@ void compare_command(const TrainArguments& a, const std::string& kinds) {
     write_comparison(std::filesystem::path(a.out), runs);
 }
 
+/// A number that makes no sense is an error, not the default.
+void check_numbers(CLI::App& command) {
+    constexpr std::int64_t most = std::int64_t{1} << 40;
+    for (const char* name : {"--batch", "--tokens", "--d-model", "--layers", "--heads"}) {
+        command.get_option(name)->check(CLI::Range(std::int64_t{1}, most).description(""));
+    }
+    for (const char* name : {"--steps", "--seed"}) {
+        command.get_option(name)->check(CLI::Range(std::int64_t{0}, most).description(""));
+    }
+    command.get_option("--threads")->check(CLI::Range(0, 1 << 14).description(""));
+    command.get_option("--learning-rate")->check(CLI::Range(1e-12, 1e3).description(""));
+}
+
 void add_common(CLI::App& command, TrainArguments& a) {
     command.add_option("CONFIG", a.config, "A JSON file: model, data, train (see docs/train.md)")->type_name("FILE");
     command.add_option("--task", a.task, "A built-in task: dates, grammar, induction, copy, brackets or sort")
@@ -266,6 +281,7 @@ void add_common(CLI::App& command, TrainArguments& a) {
     command.add_option("--seed", a.seed, "Seed of weights, batches and dropout")->type_name("N");
     command.add_option("--threads", a.threads, "Threads (default: every core)")->type_name("N");
     command.add_flag("--quiet", a.quiet, "No progress line");
+    check_numbers(command);
 }
 
 }  // namespace
@@ -276,9 +292,8 @@ void add_train(CLI::App& app) {
     const auto arguments = std::make_shared<heed::cli::TrainArguments>();
     heed::cli::add_common(*command, *arguments);
     command
-        ->add_option(
-            "--attention", arguments->attention,
-            "Kind of attention: mha, gqa, mqa, mla, window, linear, gated, delta, gated_delta, infini or hybrid")
+        ->add_option("--attention", arguments->attention,
+                     "One of mha, gqa, mqa, mla, window, linear, gated, delta, gated_delta, infini or hybrid")
         ->type_name("KIND");
     command->add_option("--model", arguments->model, "Go on with the model of this folder (fine-tuning)")
         ->type_name("FOLDER");
