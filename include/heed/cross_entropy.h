@@ -50,7 +50,12 @@ struct LinearCrossEntropyOptions {
     CrossEntropyOptions loss{};
     View bias{};         ///< [V]
     double softcap = 0;  ///< z = softcap tanh(z / softcap); 0: none
+    /// u8 [N], N as linear_cross_entropy_room says or more: memory for the chunks. Where it is absent, it is allocated.
+    MutableView room{};
 };
+
+/// Bytes that linear_cross_entropy with all gradients needs for its chunks.
+HEED_API std::size_t linear_cross_entropy_room(const View& hidden, const View& weight);
 
 struct LinearCrossEntropyGradients {
     MutableView dhidden{};    ///< shape of hidden

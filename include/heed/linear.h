@@ -32,13 +32,17 @@ struct LinearGradients {
     MutableView dx{};       ///< shape of x
     MutableView dweight{};  ///< [N,K]
     MutableView dbias{};    ///< [N]
-    /// dweight and dbias are added to what is there (dx never is).
+    /// dweight and dbias are added to what is there.
     bool accumulate = false;
+    /// dx is added to what is there.
+    bool accumulate_dx = false;
 };
 
 struct LinearBackwardOptions {
     Activation activation = Activation::none;
     View before_activation{};  ///< as linear wrote it; needed where there is an activation
+    /// Shape and type of dout: room for the gradient before the activation. Where it is absent, memory is allocated.
+    MutableView room{};
 };
 
 /// Gradients of sum(dout * out).

@@ -34,6 +34,9 @@ public:
     std::int64_t elements() const;
     /// Sets all gradients that there are to zero.
     void clear_gradients();
+    /// The next backward pass overwrites gradients instead of adding to them, which saves setting them to zero; until
+    /// it has reached them they are what they were.
+    void retire_gradients();
 
 private:
     std::deque<Parameter> list_;

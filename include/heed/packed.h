@@ -33,14 +33,11 @@ public:
     const std::uint32_t* data() const { return data_.get(); }
 
 private:
-    struct Free {
-        void operator()(std::uint32_t* memory) const;
-    };
     PackedMatrix(std::int64_t outputs, std::int64_t inputs, DType dtype);
     std::int64_t outputs_ = 0, inputs_ = 0;
     DType dtype_ = DType::f32;
     std::size_t bytes_ = 0;
-    std::unique_ptr<std::uint32_t[], Free> data_;
+    std::shared_ptr<std::uint32_t> data_;
 };
 
 /// out [...,N] = activation(x [...,K] weight^T + bias).

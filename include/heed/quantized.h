@@ -48,14 +48,11 @@ public:
     const std::uint8_t* data() const { return data_.get(); }
 
 private:
-    struct Free {
-        void operator()(std::uint8_t* memory) const;
-    };
     QuantizedMatrix(std::int64_t outputs, std::int64_t inputs, WeightFormat format);
     std::int64_t outputs_ = 0, inputs_ = 0;
     WeightFormat format_ = WeightFormat::int8;
     std::size_t bytes_ = 0;
-    std::unique_ptr<std::uint8_t[], Free> data_;
+    std::shared_ptr<std::uint8_t> data_;
 };
 
 /// out [...,N] = activation(x [...,K] weight^T + bias).

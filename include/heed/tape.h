@@ -36,6 +36,8 @@ struct Parameter {
     Tensor memory{};
     /// Of the shape of value; f64 where that is, else f32. Made by the first backward pass that reaches it.
     Tensor gradient{};
+    /// The numbers of gradient are of no use any longer: the next backward pass that reaches it overwrites them.
+    bool gradient_is_old = false;
     bool trainable = true;
 
     Parameter() = default;

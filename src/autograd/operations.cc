@@ -44,12 +44,14 @@ Value linear(Tape& tape, const Value& x, const Value& weight, const Value& bias,
         SinkMemory mx(back, dx), mw(back, dw), mb(back, db);
         // Parameters add by themselves; what cannot say so goes through memory of its own.
         const bool adds = (!mw || mw.accumulate()) && (!mb || mb.accumulate());
-        LinearGradients gradients{.dx = mx.view(),
+        LinearGradients gradients{.dx = mx.place(),
                                   .dweight = adds ? mw.place() : mw.view(),
                                   .dbias = adds ? mb.place() : mb.view(),
-                                  .accumulate = adds};
+                                  .accumulate = adds,
+                                  .accumulate_dx = mx && mx.accumulate()};
+        const Value room = before ? back.empty(g[0].dtype(), g[0].shape()) : Value();
         linear_backward(back.context(), x, weight, g[0], gradients,
-                        {.activation = activation, .before_activation = before});
+                        {.activation = activation, .before_activation = before, .room = room.view()});
     });
     return out;
 }
@@ -193,6 +195,9 @@ SummedNorm add_norm(Tape& tape, const Value& x, const Value& residual, const Val
         if (!g[0]) {  // only the sum was used
             if (mx) { convert(back.context(), g[1], mx.view()); }
             if (mr) { convert(back.context(), g[1], mr.view()); }
+            for (SinkMemory* unused : {&mw, &mb}) {
+                if (*unused && !unused->accumulate()) { fill(back.context(), unused->place(), 0); }
+            }
             return;
         }
         const bool adds = (!mw || mw.accumulate()) && (!mb || mb.accumulate());
@@ -518,7 +523,13 @@ Value cross_entropy(Tape& tape, const Value& logits, const View& targets, const 
 Value linear_cross_entropy(Tape& tape, const Value& hidden, const Value& weight, const Value& bias, const View& targets,
                            const TapeLinearCrossEntropy& options, CrossEntropy* result) {
     const bool needs = tape.wants({&hidden, &weight, &bias});
-    const LinearCrossEntropyOptions both{.loss = options.loss, .bias = bias, .softcap = options.softcap};
+    Value room;
+    if (needs) {
+        const auto bytes = static_cast<std::int64_t>(linear_cross_entropy_room(hidden, weight));
+        room = tape.empty(DType::u8, {bytes});
+    }
+    const LinearCrossEntropyOptions both{
+        .loss = options.loss, .bias = bias, .softcap = options.softcap, .room = room.view()};
     // With the loss come its gradients: computing the logits again would cost half as much once more.
     Value dhidden, dweight, dbias;
     const auto like = [&](const Value& x, bool parameter) {

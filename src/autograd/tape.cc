@@ -2,6 +2,8 @@
 
 #include <heed/elementwise.h>
 
+#include "base/huge_pages.h"
+
 #include <algorithm>
 #include <cstring>
 #include <exception>
@@ -31,7 +33,9 @@ public:
             return memory;
         }
         held_ += size;
-        return {Tensor::uninitialised(DType::u8, {static_cast<std::int64_t>(size)}), size};
+        Tensor tensor = Tensor::uninitialised(DType::u8, {static_cast<std::int64_t>(size)});
+        prefer_huge_pages(tensor.data(), size);
+        return {std::move(tensor), size};
     }
     void give(Memory memory) {
         used_ -= memory.size;
@@ -262,17 +266,21 @@ MutableView Tape::gradient_place(const Sink& sink, bool& accumulate) {
     const auto part = [&](void* root) {
         return MutableView(slot.dtype, advanced(root, sink.offset_, slot.dtype), sink.shape_, sink.strides_);
     };
+    const bool whole = sink.offset_ == 0 && sink.shape_.elements() == slot.shape.elements();
     accumulate = true;
     if (slot.parameter != nullptr) {
         Tensor& gradient = slot.parameter->gradient;
         if (!gradient) { gradient = Tensor(slot.dtype, slot.shape); }
+        if (std::exchange(slot.parameter->gradient_is_old, false)) {
+            accumulate = !whole;
+            if (!whole) { zero(gradient.view()); }
+        }
         return part(gradient.data());
     }
     if (!slot.block) {
         const auto bytes = static_cast<std::size_t>(slot.shape.elements()) * size_of(slot.dtype);
         slot.block = std::make_shared<detail::Block>(memory_.store_, bytes);
         void* root = slot.block->memory.tensor.data();
-        const bool whole = sink.offset_ == 0 && sink.shape_.elements() == slot.shape.elements();
         accumulate = !whole;
         if (!whole) { zero(MutableView(slot.dtype, root, slot.shape)); }
     }

@@ -3,6 +3,7 @@
 #include <heed/context.h>
 
 #include "base/float_mode.h"
+#include "base/huge_pages.h"
 #include "base/team_watch.h"
 #include "base/torch_team.h"
 
@@ -73,6 +74,7 @@ void* Scratch::at_least(std::size_t bytes) {
         release();
         memory_ = ::operator new(bytes, alignment);
         bytes_ = bytes;
+        prefer_huge_pages(memory_, bytes);
     }
     return memory_;
 }

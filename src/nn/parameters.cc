@@ -32,7 +32,12 @@ std::int64_t Parameters::elements() const {
 void Parameters::clear_gradients() {
     for (Parameter& parameter : list_) {
         if (parameter.gradient) { std::memset(parameter.gradient.data(), 0, parameter.gradient.bytes()); }
+        parameter.gradient_is_old = false;
     }
+}
+
+void Parameters::retire_gradients() {
+    for (Parameter& parameter : list_) { parameter.gradient_is_old = static_cast<bool>(parameter.gradient); }
 }
 
 Weight::Weight(Parameter& whole)

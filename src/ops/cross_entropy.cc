@@ -145,14 +145,28 @@ void check_linear_arguments(const char* function, const Arguments& a) {
                      {"losses", a.gradients.losses}},
                     {{"hidden", a.hidden}, {"weight", a.weight}, {"bias", a.options.bias}});
     check_loss_options(function, a.options.loss);
+    if (a.options.room) {
+        check_output(function, "room", a.options.room, Shape{a.options.room.shape().elements()}, {DType::u8});
+        if (a.options.room.stride(0) != 1 || reinterpret_cast<std::uintptr_t>(a.options.room.data()) % 8 != 0) {
+            refuse(function, "room", "bytes side by side, aligned to 8", "others");
+        }
+        check_all_apart(function, {{"room", a.options.room}},
+                        {{"hidden", a.hidden},
+                         {"weight", a.weight},
+                         {"bias", a.options.bias},
+                         {"dhidden", a.gradients.dhidden},
+                         {"dweight", a.gradients.dweight},
+                         {"dbias", a.gradients.dbias},
+                         {"losses", a.gradients.losses}});
+    }
     if (!(a.options.softcap >= 0 && std::isfinite(a.options.softcap))) {
         refuse(function, "softcap", "a finite number from 0 up", std::to_string(a.options.softcap));
     }
 }
 
 /// Rows of x that are listed, behind one another; and back.
-void gather(const TensorRows& x, std::span<const std::int64_t> rows, std::int64_t columns, Tensor& to) {
-    const TensorRows target = rows_of(to.view());
+void gather(const TensorRows& x, std::span<const std::int64_t> rows, std::int64_t columns, const MutableView& to) {
+    const TensorRows target = rows_of(to);
     for (std::size_t n = 0; n < rows.size(); ++n) {
         const char* from = x.row(rows[n]);
         char* at = target.row(static_cast<std::int64_t>(n));
@@ -166,40 +180,75 @@ void gather(const TensorRows& x, std::span<const std::int64_t> rows, std::int64_
         }
     }
 }
-void scatter(const Tensor& from, std::span<const std::int64_t> rows, std::int64_t columns, const TensorRows& to) {
-    const TensorRows source = rows_of(from.view());
+void scatter(const View& from, std::span<const std::int64_t> rows, std::int64_t columns, const TensorRows& to) {
+    const TensorRows source = rows_of(from);
     for (std::size_t n = 0; n < rows.size(); ++n) {
         const char* row = source.row(static_cast<std::int64_t>(n));
         char* at = to.row(rows[n]);
+        if (source.dtype == to.dtype && to.stride == 1) {
+            std::memcpy(at, row, static_cast<std::size_t>(columns * element_bytes(to.dtype)));
+            continue;
+        }
         for (std::int64_t c = 0; c < columns; ++c) {
             write_number(to.dtype, at, c * to.stride, read_number(source.dtype, row, c));
         }
     }
 }
 
+/// What a chunk needs: tensors behind one another in one piece of memory.
+struct ChunkShape {
+    std::int64_t rows, inputs, classes;
+    DType hidden, logits;
+    bool narrow;  ///< products of bf16 with bf16 are twice as fast as mixed ones
+
+    ChunkShape(const View& hidden_, const View& weight, std::int64_t most, bool wide)
+        : inputs(weight.extent(1)),
+          classes(weight.extent(0)),
+          hidden(hidden_.dtype()),
+          logits(wide ? DType::f64 : DType::f32),
+          narrow(hidden_.dtype() == DType::bf16 && weight.dtype() == DType::bf16) {
+        const std::int64_t fitting = logits_at_once / std::max<std::int64_t>(1, classes) / least_rows * least_rows;
+        rows = std::min(std::max(fitting, least_rows), most);
+    }
+
+    static std::size_t rounded(std::size_t bytes) { return (bytes + 63) / 64 * 64; }
+    std::size_t bytes_of(DType dtype, std::int64_t columns) const {
+        return rounded(static_cast<std::size_t>(rows * columns) * size_of(dtype));
+    }
+    std::size_t bytes() const {
+        return bytes_of(hidden, inputs) + bytes_of(logits, classes) + (narrow ? bytes_of(DType::bf16, classes) : 0) +
+               bytes_of(logits, inputs);
+    }
+};
+
 /// Chunks of the rows that have a target: logits, loss, gradients.
 class Chunks {
 public:
     Chunks(Context& context, const Arguments& arguments, Targets& targets)
         : context_(context), a_(arguments), targets_(targets) {
-        const std::int64_t classes = a_.weight.extent(0);
         for (std::size_t n = 0; n < targets_.ids.size(); ++n) {
             if (targets_.ids[n] != a_.options.loss.ignore) { rows_.push_back(static_cast<std::int64_t>(n)); }
         }
-        const std::int64_t fitting = logits_at_once / std::max<std::int64_t>(1, classes) / least_rows * least_rows;
-        at_once_ = std::min(std::max(fitting, least_rows), static_cast<std::int64_t>(rows_.size()));
-        wide_ = any_wide({a_.hidden, a_.weight, a_.options.bias});
-        const std::int64_t inputs = a_.weight.extent(1);
-        hidden_ = Tensor::uninitialised(a_.hidden.dtype(), {at_once_, inputs});
-        logits_ = Tensor::uninitialised(wide_ ? DType::f64 : DType::f32, {at_once_, classes});
+        const bool wide = any_wide({a_.hidden, a_.weight, a_.options.bias});
+        const ChunkShape shape(a_.hidden, a_.weight, static_cast<std::int64_t>(rows_.size()), wide);
+        at_once_ = shape.rows;
+        const MutableView& given = a_.options.room;
+        if (!given || given.shape().elements() < static_cast<std::int64_t>(shape.bytes())) {
+            own_ = Tensor::uninitialised(DType::u8, {static_cast<std::int64_t>(shape.bytes())});
+        }
+        auto* memory = static_cast<std::byte*>(own_ ? own_.data() : given.data());
+        const auto take = [&](DType dtype, std::int64_t columns) {
+            const MutableView view(dtype, memory, {shape.rows, columns});
+            memory += shape.bytes_of(dtype, columns);
+            return view;
+        };
+        hidden_ = take(shape.hidden, shape.inputs);
+        logits_ = take(shape.logits, shape.classes);
         wants_gradient_ = a_.gradients.dhidden || a_.gradients.dweight || a_.gradients.dbias;
         if (!wants_gradient_) { return; }
-        // Products of bf16 with bf16 are twice as fast as mixed ones.
-        narrow_ = a_.hidden.dtype() == DType::bf16 && a_.weight.dtype() == DType::bf16;
-        if (narrow_) { dlogits_ = Tensor::uninitialised(DType::bf16, {at_once_, classes}); }
-        if (a_.gradients.dhidden) {
-            dhidden_ = Tensor::uninitialised(wide_ ? DType::f64 : DType::f32, {at_once_, inputs});
-        }
+        narrow_ = shape.narrow;
+        if (narrow_) { dlogits_ = take(DType::bf16, shape.classes); }
+        if (a_.gradients.dhidden) { dhidden_ = take(shape.logits, shape.inputs); }
     }
 
     void run() {
@@ -220,10 +269,10 @@ private:
         const std::span<const std::int64_t> rows =
             std::span(rows_).subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(count));
         gather(rows_of(a_.hidden), rows, inputs, hidden_);
-        const View hidden = hidden_.view().slice(0, 0, count);
-        const MutableView logits = logits_.view().slice(0, 0, count);
+        const View hidden = hidden_.slice(0, 0, count);
+        const MutableView logits = logits_.slice(0, 0, count);
         product(context_, hidden, a_.weight.permute({1, 0}), logits, {.bias = a_.options.bias});
-        const MutableView dlogits = narrow_ ? dlogits_.view().slice(0, 0, count) : logits;
+        const MutableView dlogits = narrow_ ? dlogits_.slice(0, 0, count) : logits;
         losses(rows, logits, dlogits);
         if (!wants_gradient_) { return; }
         const bool before = a_.gradients.accumulate || begin > 0;
@@ -232,8 +281,9 @@ private:
         }
         if (a_.gradients.dbias) { sum_leading(context_, dlogits, a_.gradients.dbias, {.accumulate = before}); }
         if (a_.gradients.dhidden) {
-            product(context_, dlogits, a_.weight, dhidden_.view().slice(0, 0, count));
-            scatter(dhidden_, rows, inputs, rows_of(a_.gradients.dhidden));
+            const MutableView dhidden = dhidden_.slice(0, 0, count);
+            product(context_, dlogits, a_.weight, dhidden);
+            scatter(dhidden, rows, inputs, rows_of(a_.gradients.dhidden));
         }
     }
 
@@ -261,8 +311,9 @@ private:
     Targets& targets_;
     std::vector<std::int64_t> rows_;
     std::int64_t at_once_ = 0;
-    bool wide_ = false, narrow_ = false, wants_gradient_ = false;
-    Tensor hidden_, logits_, dlogits_, dhidden_;
+    bool narrow_ = false, wants_gradient_ = false;
+    Tensor own_;
+    MutableView hidden_, logits_, dlogits_, dhidden_;
 };
 
 }  // namespace
@@ -299,6 +350,11 @@ CrossEntropy cross_entropy(Context& context, const View& logits, const View& tar
     run_cross_entropy(context, function, problem);
     checked.write_losses(outputs.losses);
     return checked.result();
+}
+
+std::size_t linear_cross_entropy_room(const View& hidden, const View& weight) {
+    const std::int64_t rows = without_last_axis(hidden.shape()).elements();
+    return ChunkShape(hidden, weight, rows, any_wide({hidden, weight})).bytes();
 }
 
 CrossEntropy linear_cross_entropy(Context& context, const View& hidden, const View& weight, const View& targets,

@@ -194,18 +194,21 @@ void linear_backward(Context& context, const View& x, const View& weight, const 
     check_optional_output(function, {"dx", gradients.dx}, x.shape());
     check_optional_output(function, {"dweight", gradients.dweight}, weight.shape());
     check_optional_output(function, {"dbias", gradients.dbias}, Shape{weight.extent(0)});
-    check_all_apart(function, {{"dx", gradients.dx}, {"dweight", gradients.dweight}, {"dbias", gradients.dbias}},
-                    {{"x", x}, {"weight", weight}, {"dout", dout}, {"before_activation", o.before_activation}});
-    Tensor after;
+    if (o.room) { check_output(function, "room", o.room, shape, {dout.dtype()}); }
+    check_all_apart(
+        function, {{"dx", gradients.dx}, {"dweight", gradients.dweight}, {"dbias", gradients.dbias}, {"room", o.room}},
+        {{"x", x}, {"weight", weight}, {"dout", dout}, {"before_activation", o.before_activation}});
+    Tensor own;
     View dz = dout;
     if (o.activation != Activation::none) {
-        after = Tensor::uninitialised(dout.dtype(), shape, context.device());
-        activate_backward(context, o.activation, o.before_activation, dout, after);
-        dz = after;
+        if (!o.room) { own = Tensor::uninitialised(dout.dtype(), shape, context.device()); }
+        const MutableView before = o.room ? o.room : own.view();
+        activate_backward(context, o.activation, o.before_activation, dout, before);
+        dz = before;
     }
     if (gradients.dx) {
         const Matrices matrices = as_matrices(dz, gradients.dx);
-        product(context, matrices.a, weight, matrices.b);
+        product(context, matrices.a, weight, matrices.b, {.accumulate = gradients.accumulate_dx});
     }
     if (gradients.dweight) {
         View a = joined(dz), b = joined(x);

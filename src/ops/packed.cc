@@ -70,17 +70,12 @@ std::span<const Kernel<PackedProblem>> packed_kernel_list() {
 
 }  // namespace
 
-void PackedMatrix::Free::operator()(std::uint32_t* memory) const {
-    ::operator delete[](memory, std::align_val_t{detail::huge_page});
-}
-
 PackedMatrix::PackedMatrix(std::int64_t outputs, std::int64_t inputs, DType dtype)
     : outputs_(outputs), inputs_(inputs), dtype_(dtype) {
     const std::int64_t panels = (outputs + PackedLayout::panel - 1) / PackedLayout::panel;
     const std::int64_t lanes = PackedLayout::lanes(inputs, dtype == DType::bf16);
     bytes_ = static_cast<std::size_t>(panels * PackedLayout::panel * lanes) * sizeof(std::uint32_t);
-    data_.reset(static_cast<std::uint32_t*>(::operator new[](bytes_, std::align_val_t{detail::huge_page})));
-    detail::prefer_huge_pages(data_.get(), bytes_);
+    data_ = std::static_pointer_cast<std::uint32_t>(detail::lasting_memory(bytes_));
 }
 
 PackedMatrix PackedMatrix::pack(Context& context, const View& weight, DType dtype) {

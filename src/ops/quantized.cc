@@ -113,16 +113,11 @@ void check_matrix_sizes(const char* function, std::int64_t outputs, std::int64_t
 
 }  // namespace
 
-void QuantizedMatrix::Free::operator()(std::uint8_t* memory) const {
-    ::operator delete[](memory, std::align_val_t{detail::huge_page});
-}
-
 QuantizedMatrix::QuantizedMatrix(std::int64_t outputs, std::int64_t inputs, WeightFormat format)
     : outputs_(outputs), inputs_(inputs), format_(format) {
     const std::int64_t panels = (outputs + Layout::panel - 1) / Layout::panel;
     bytes_ = static_cast<std::size_t>(panels * groups_of(inputs) * Layout::group_bytes(format == WeightFormat::int4));
-    data_.reset(static_cast<std::uint8_t*>(::operator new[](bytes_, std::align_val_t{detail::huge_page})));
-    detail::prefer_huge_pages(data_.get(), bytes_);
+    data_ = std::static_pointer_cast<std::uint8_t>(detail::lasting_memory(bytes_));
 }
 
 QuantizedMatrix QuantizedMatrix::quantize(Context& context, const View& weight, WeightFormat format) {

@@ -259,7 +259,9 @@ struct HEED_INTERNAL Learner::State {
         std::vector<View> gradients;
         std::vector<AdamParameter> updates;
         for (Slot& slot : slots) {
-            if (!slot.parameter->gradient) { continue; }  // an expert that no token visited, say
+            Parameter& parameter = *slot.parameter;
+            if (!parameter.gradient) { continue; }  // an expert that no token visited, say
+            if (std::exchange(parameter.gradient_is_old, false)) { fill(context, parameter.gradient.view(), 0); }
             gradients.push_back(slot.parameter->gradient.view());
             updates.push_back(update_of(slot));
         }
@@ -300,7 +302,7 @@ StepReport Learner::step(const TrainBatch& whole) {
     report.step = s.step + 1;
     report.tokens = tokens_in(whole);
     report.learning_rate = learning_rate(s.options, s.model.config().d_model, report.step);
-    s.model.parameters().clear_gradients();
+    s.model.parameters().retire_gradients();
     const std::int64_t targets = whole.targets > 0 ? whole.targets : count_targets(whole, s.model.config().kind);
     for (std::int64_t part = 0; part < parts; ++part) {
         const TrainBatch batch = parts == 1 ? TrainBatch() : part_of(whole, part, parts);

@@ -8,6 +8,16 @@ HEED_INLINE char* element_at(const MatrixAddress& x, std::int64_t row, std::int6
     return x.data + (row * x.row_stride + column * x.column_stride) * element_bytes(x.dtype);
 }
 
+/// Numbers of a row: where they lie if they are floats side by side, else in `buffer`.
+template <class Isa>
+HEED_INLINE const float* floats_at(const MatrixAddress& x, std::int64_t row, std::int64_t column, std::int64_t count,
+                                   float* buffer) {
+    const char* from = element_at(x, row, column);
+    if (x.dtype == DType::f32 && x.column_stride == 1) { return reinterpret_cast<const float*>(from); }
+    load_row<Isa>(x.dtype, from, x.column_stride, count, buffer);
+    return buffer;
+}
+
 /// What a linear layer does to sums: columns [column, column + count) of row `row` of C. `buffer` has room for them.
 template <class Isa>
 HEED_APART void finish_row(const LinearProblem& problem, std::int64_t row, std::int64_t column, std::int64_t count,
@@ -19,13 +29,12 @@ HEED_APART void finish_row(const LinearProblem& problem, std::int64_t row, std::
         for (std::int64_t n = 0; n < count; ++n) { sum[n] *= alpha; }
     }
     if (p.beta != 0) {
-        load_row<Isa>(p.c.dtype, to, p.c.column_stride, count, buffer);
-        for (std::int64_t n = 0; n < count; ++n) { sum[n] += beta * buffer[n]; }
+        const float* old = floats_at<Isa>(p.c, row, column, count, buffer);
+        for (std::int64_t n = 0; n < count; ++n) { sum[n] += beta * old[n]; }
     }
     if (problem.bias.data != nullptr) {
-        load_row<Isa>(problem.bias.dtype, element_at(problem.bias, 0, column), problem.bias.column_stride, count,
-                      buffer);
-        for (std::int64_t n = 0; n < count; ++n) { sum[n] += buffer[n]; }
+        const float* bias = floats_at<Isa>(problem.bias, 0, column, count, buffer);
+        for (std::int64_t n = 0; n < count; ++n) { sum[n] += bias[n]; }
     }
     if (problem.before.data != nullptr) {
         store_row<Isa>(problem.before.dtype, element_at(problem.before, row, column), problem.before.column_stride,

@@ -26,25 +26,45 @@ struct PackedProduct {
     const LinearProblem& problem;
     const MatmulProblem& p = problem.product;
 
-    /// sum[m][n] += A B for one panel, whole register tiles of it: rows and columns that fill them up are zeros.
-    static HEED_APART void multiply(const float* a, std::int64_t a_stride, const float* b, std::int64_t rows,
-                                    std::int64_t lanes, float* to) {
-        constexpr int NV = Registers<Isa>::widest, MR = Registers<Isa>::rows(NV);
-        for (std::int64_t m = 0; m < rows; m += MR) {
+    static constexpr int NV = Registers<Isa>::widest, MR = Registers<Isa>::rows(NV);
+    static constexpr std::int64_t tile_rows = MR;
+
+    /// A block of A for the register tiles: rows of lanes (along_row), or for every MR rows the MR lanes of each depth
+    /// behind one another (along_column).
+    struct Left {
+        const float* lanes;
+        std::int64_t stride;  ///< along_row: of rows
+        std::int64_t rows;    ///< a multiple of MR
+    };
+
+    /// sum[m][n] (+)= A B for one panel, whole register tiles of it: rows and columns that fill them up are zeros.
+    template <Walk W, bool First>
+    static HEED_APART void multiply(const Left& left, const float* b, std::int64_t lanes, float* to) {
+        for (std::int64_t m = 0; m < left.rows; m += MR) {
             // From zero, then added: the rounding errors of one block do not grow with those before it.
             F<L> part[MR][NV] = {};
-            multiply_add<Isa, Product, L, MR, NV, Walk::along_row>(a + m * a_stride, a_stride, b, panel, lanes, part);
+            if constexpr (W == Walk::along_row) {
+                multiply_add<Isa, Product, L, MR, NV, W>(left.lanes + m * left.stride, left.stride, b, panel, lanes,
+                                                         part);
+            } else {
+                multiply_add<Isa, Product, L, MR, NV, W>(left.lanes + m * lanes_of_block, MR, b, panel, lanes, part);
+            }
             HEED_UNROLL
             for (int r = 0; r < MR; ++r) {
                 HEED_UNROLL
                 for (int n = 0; n < NV; ++n) {
                     float* at = to + (m + r) * Block::columns + n * L;
-                    Simd<Isa, L>::store(at, Simd<Isa, L>::load(at) + part[r][n]);
+                    const F<L> before = First ? F<L>{} : Simd<Isa, L>::load(at);
+                    Simd<Isa, L>::store(at, before + part[r][n]);
                 }
             }
         }
     }
-    static constexpr std::int64_t tile_rows = Registers<Isa>::rows(Registers<Isa>::widest);
+    template <Walk W>
+    static void multiply(const Left& left, const float* b, std::int64_t lanes, float* to, bool first) {
+        if (left.rows == 0) { return; }
+        first ? multiply<W, true>(left, b, lanes, to) : multiply<W, false>(left, b, lanes, to);
+    }
 
     /// Where panel n of the strip has its block of depth d.
     HEED_INLINE float* packed_at(float* packed, std::int64_t n, std::int64_t d) const {
@@ -55,7 +75,45 @@ struct PackedProduct {
         return (columns + panel - 1) / panel * panel * (Block::lanes_of(p.depth) + lanes_of_block);
     }
 
+    /// One row of lanes of all panels: its numbers lie side by side in B, so that they are read in order.
+    void pack_lane(std::int64_t lane, std::int64_t begin, std::int64_t end, float* packed) const {
+        const std::int64_t k = lane * Product::depth_per_lane;
+        for (std::int64_t column = begin; column < end; column += panel) {
+            const std::int64_t width = smaller(panel, end - column);
+            float* to = packed_at(packed, (column - begin) / panel, 0) + lane * panel;
+            const char* from = Block::element(p.b, 0, k, column);
+            if constexpr (Product::depth_per_lane == 2) {
+                const char* next = k + 1 < p.depth ? Block::element(p.b, 0, k + 1, column) : nullptr;
+                interleave_rows<Isa>(from, next, 1, width, panel, to);
+            } else {
+                if (p.b.dtype == DType::f32 && width == panel) {
+                    __builtin_memcpy(to, from, panel * sizeof(float));
+                    continue;
+                }
+                load_row<Isa>(p.b.dtype, from, 1, width, to);
+                for (std::int64_t c = width; c < panel; ++c) { to[c] = 0; }
+            }
+        }
+    }
+
     void pack(detail::Pool& pool, std::int64_t begin, std::int64_t end, float* packed) const {
+        if (p.b.column_stride == 1) {
+            const std::int64_t lanes = Block::lanes_of(p.depth);
+            constexpr std::int64_t at_once = 16;
+            const double numbers = static_cast<double>(end - begin) * static_cast<double>(p.depth);
+            detail::parallel(pool, (lanes + at_once - 1) / at_once, detail::effort_for(10 * numbers),
+                             [&](std::int64_t task, int) {
+                                 const std::int64_t last = smaller(lanes, (task + 1) * at_once);
+                                 for (std::int64_t lane = task * at_once; lane < last; ++lane) {
+                                     pack_lane(lane, begin, end, packed);
+                                 }
+                             });
+        } else {
+            pack_turned(pool, begin, end, packed);
+        }
+    }
+
+    void pack_turned(detail::Pool& pool, std::int64_t begin, std::int64_t end, float* packed) const {
         const std::int64_t panels = (end - begin + panel - 1) / panel;
         const std::int64_t depths = (p.depth + Block::depth - 1) / Block::depth;
         const double numbers = static_cast<double>(end - begin) * static_cast<double>(p.depth);
@@ -86,32 +144,74 @@ struct PackedProduct {
         return lanes && apart ? block_rows / tile_rows * tile_rows : 0;
     }
 
+    /// Whether rows of A are columns in memory, as in the gradient of a weight: they need not be turned, as a register
+    /// tile can as well read the lanes of one depth side by side.
+    bool lies_across() const { return p.a.row_stride == 1 && p.a.column_stride != 1; }
+
+    /// Copies such a block; what fills up the last MR rows is 0.
+    void copy_across(const Block& block, std::int64_t row, std::int64_t k, std::int64_t rows,
+                     std::int64_t depth) const {
+        const MatrixAddress turned{p.a.dtype, p.a.data, p.a.column_stride, p.a.row_stride};
+        for (std::int64_t d = 0; d < Block::lanes_of(depth); ++d) {
+            const float* line = block.staging;
+            // Each row is somewhere else in memory, and short.
+            HEED_UNROLL
+            for (int n = 0; n < Product::depth_per_lane; ++n) {
+                const char* ahead =
+                    element_at(turned, smaller(k + (d + 8) * Product::depth_per_lane + n, p.depth - 1), row);
+                for (std::int64_t byte = 0; byte < rows * element_bytes(p.a.dtype); byte += 64) {
+                    __builtin_prefetch(ahead + byte);
+                }
+            }
+            if constexpr (Product::depth_per_lane == 2) {
+                const char* next = 2 * d + 1 < depth ? Block::element(p.a, 0, row, k + 2 * d + 1) : nullptr;
+                interleave_rows<Isa>(Block::element(p.a, 0, row, k + 2 * d), next, 1, rows, rows, block.staging);
+            } else {
+                line = floats_at<Isa>(turned, k + d, row, rows, block.staging);
+            }
+            float* to = block.a + d * MR;
+            std::int64_t m = 0;
+            for (; m + MR <= rows; m += MR) { __builtin_memcpy(to + m * lanes_of_block, line + m, MR * sizeof(float)); }
+            if (m < rows) {
+                for (std::int64_t r = 0; r < MR; ++r) { to[m * lanes_of_block + r] = m + r < rows ? line[m + r] : 0; }
+            }
+        }
+    }
+
+    void copy_rest(const Block& block, std::int64_t row, std::int64_t k, std::int64_t rows, std::int64_t there,
+                   std::int64_t depth) const {
+        if (there < rows) {
+            const Block rest{p, block.a + there * Block::a_stride, block.b, block.staging, block.sum};
+            rest.copy_a({}, row + there, k, rows - there, depth);
+        }
+        for (std::int64_t m = rows; m < round_up(rows, MR); ++m) {
+            for (std::int64_t n = 0; n < Block::lanes_of(depth); ++n) { block.a[m * Block::a_stride + n] = 0; }
+        }
+    }
+
     /// One block of C from packed panels; `first` is the column of the first panel.
     void one_block(const Block& block, const float* packed, std::int64_t first, std::int64_t row, std::int64_t column,
                    std::int64_t block_rows, std::int64_t block_columns) const {
-        const std::int64_t full_rows = round_up(block_rows, tile_rows), there = rows_in_place(block_rows);
-        for (std::int64_t m = 0; m < full_rows; ++m) {
-            for (std::int64_t n = 0; n < round_up(block_columns, panel); ++n) { block.sum[m * Block::columns + n] = 0; }
+        const bool across = lies_across();
+        const std::int64_t full_rows = round_up(block_rows, MR), there = across ? 0 : rows_in_place(block_rows);
+        if (p.depth == 0) {
+            for (std::int64_t n = 0; n < full_rows * Block::columns; ++n) { block.sum[n] = 0; }
         }
         for (std::int64_t k = 0; k < p.depth; k += Block::depth) {
-            const std::int64_t depth = smaller(Block::depth, p.depth - k);
-            if (there < block_rows) {
-                const Block rest{p, block.a + there * Block::a_stride, block.b, block.staging, block.sum};
-                rest.copy_a({}, row + there, k, block_rows - there, depth);
-            }
-            for (std::int64_t m = block_rows; m < full_rows; ++m) {
-                for (std::int64_t n = 0; n < Block::lanes_of(depth); ++n) { block.a[m * Block::a_stride + n] = 0; }
-            }
+            const std::int64_t depth = smaller(Block::depth, p.depth - k), lanes = Block::lanes_of(depth);
+            across ? copy_across(block, row, k, block_rows, depth) : copy_rest(block, row, k, block_rows, there, depth);
+            const auto* direct = reinterpret_cast<const float*>(Block::element(p.a, 0, row, k));
+            const Left in_place{direct, p.a.row_stride / Product::depth_per_lane, there};
+            const Left copied{block.a + there * Block::a_stride, Block::a_stride, full_rows - there};
             for (std::int64_t c = 0; c < block_columns; c += panel) {
                 const float* from =
                     packed_at(const_cast<float*>(packed), (column - first + c) / panel, k / Block::depth);
-                const std::int64_t lanes = Block::lanes_of(depth);
-                if (there > 0) {
-                    const auto* a = reinterpret_cast<const float*>(Block::element(p.a, 0, row, k));
-                    multiply(a, p.a.row_stride / Product::depth_per_lane, from, there, lanes, block.sum + c);
+                if (across) {
+                    multiply<Walk::along_column>(copied, from, lanes, block.sum + c, k == 0);
+                    continue;
                 }
-                multiply(block.a + there * Block::a_stride, Block::a_stride, from, full_rows - there, lanes,
-                         block.sum + there * Block::columns + c);
+                multiply<Walk::along_row>(in_place, from, lanes, block.sum + c, k == 0);
+                multiply<Walk::along_row>(copied, from, lanes, block.sum + there * Block::columns + c, k == 0);
             }
         }
         for (std::int64_t m = 0; m < block_rows; ++m) {

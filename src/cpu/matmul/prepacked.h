@@ -1,6 +1,7 @@
 #pragma once
 #include "cpu/matmul/finish.h"
 #include "cpu/matmul/isa.h"
+#include "cpu/matmul/stretches.h"
 #include "kernel/packed_problem.h"
 
 /// Products with weights that were packed into panels beforehand, with the sums of isa.h, so that neither the rows
@@ -101,7 +102,7 @@ struct PrepackedProduct {
         const std::int64_t tasks = (p.columns + panel - 1) / panel;
         // Memory is what this waits for: so many bytes take as long as 4 operations each.
         const double bytes = 4.0 * static_cast<double>(lanes) * static_cast<double>(p.columns);
-        detail::parallel(pool, tasks, detail::effort_for(4 * bytes), [&](std::int64_t task, int) {
+        in_stretches(pool, tasks, detail::effort_for(4 * bytes), [&](std::int64_t task, int) {
             with_constant<MR>(static_cast<int>(p.rows), [&]<int Rows>() { few_rows<Rows>(a, a_stride, task); });
         });
     }
