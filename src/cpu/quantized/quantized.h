@@ -39,37 +39,57 @@ struct QuantizedProduct {
     const MatmulProblem& p = problem.linear.product;
     const std::int64_t groups = (p.depth + group - 1) / group;
 
+    static HEED_INLINE std::int32_t largest_of(I<L> x) {
+#if defined(__AVX512F__)
+        if constexpr (L == 16) { return _mm512_reduce_max_epi32(__m512i(x)); }
+#endif
+        std::int32_t lane[L];
+        S::store(lane, x);
+        for (int width = L / 2; width > 0; width /= 2) {
+            for (int n = 0; n < width; ++n) { lane[n] = lane[n + width] > lane[n] ? lane[n + width] : lane[n]; }
+        }
+        return lane[0];
+    }
+    static HEED_INLINE std::int32_t sum_of(I<L> x) {
+#if defined(__AVX512F__)
+        if constexpr (L == 16) { return _mm512_reduce_add_epi32(__m512i(x)); }
+#endif
+        std::int32_t lane[L], sum = 0;
+        S::store(lane, x);
+        for (int n = 0; n < L; ++n) { sum += lane[n]; }
+        return sum;
+    }
+
     /// A group of floats to bytes. A number that is not finite makes the scale NaN.
     static HEED_INLINE void to_bytes(const float* x, int offset, ByteGroup& to) {
         constexpr int count = group / L;
-        F<L> number[count], most = S::all(0.0F), check = S::all(0.0F);
+        constexpr std::int32_t infinity = 0x7f800000;
+        F<L> number[count];
+        I<L> most =
+            {};  // magnitudes as whole numbers, which are ordered as they are, those not finite above all others
         HEED_UNROLL
         for (int n = 0; n < count; ++n) {
             number[n] = S::load(x + n * L);
-            most = S::max(most, S::max(number[n], -number[n]));
-            check += number[n] * S::all(0.0F);
+            const I<L> bits = I<L>(number[n]) & S::all(std::int32_t{0x7fffffff});
+            most = bits > most ? bits : most;
         }
-        float lane[L], largest = 0;
-        S::store(lane, most);
-        for (int n = 0; n < L; ++n) { largest = lane[n] > largest ? lane[n] : largest; }
-        const float sound = S::reduce_add(check);  // 0, or NaN
-        const float factor = largest > 0 && sound == 0 ? 127.0F / largest : 0.0F;
+        const std::int32_t top = largest_of(most);
+        const bool sound = top < infinity;
+        const float largest = sound ? float_of(static_cast<std::uint32_t>(top)) : 0.0F;
+        const float factor = largest > 0 ? 127.0F / largest : 0.0F;
         I<L> total = {};
         HEED_UNROLL
         for (int n = 0; n < count; ++n) {
             // Rounded twice, as the reference does: a fused product could round to the other side of a half.
             const F<L> scaled = S::round(S::rounded(number[n] * S::all(factor)));
-            const I<L> whole = sound == 0 ? __builtin_convertvector(scaled, I<L>) : I<L>{};
+            const I<L> whole = sound ? __builtin_convertvector(scaled, I<L>) : I<L>{};
             typedef std::int8_t Bytes __attribute__((vector_size(L)));
             const Bytes narrow = __builtin_convertvector(whole, Bytes);
             __builtin_memcpy(to.bytes + n * L, &narrow, L);
             total += whole;
         }
-        std::int32_t each[L], sum = 0;
-        S::store(each, total);
-        for (int n = 0; n < L; ++n) { sum += each[n]; }
-        to.scale = largest / 127.0F + sound;
-        to.start = -offset * sum;
+        to.scale = sound ? largest / 127.0F : __builtin_nanf("");
+        to.start = -offset * sum_of(total);
     }
     /// Offset of stored weights that products leave in.
     HEED_INLINE int offset() const {
@@ -81,15 +101,21 @@ struct QuantizedProduct {
         return 0;
 #endif
     }
-    void row_to_bytes(std::int64_t row, const ByteRows& to) const {
+    void row_to_bytes(std::int64_t row, const ByteRows& rows) const {
         float numbers[group];
-        for (std::int64_t g = 0; g < groups; ++g) {
+        const int weight_offset = offset();
+        ByteGroup* to = rows.at(row, 0);
+        for (std::int64_t g = 0; g < groups; ++g, to += rows.height) {
             const std::int64_t count = row < p.rows ? smaller(group, p.depth - g * group) : 0;
+            if (count == group) {
+                to_bytes(floats_at<Isa>(p.a, row, g * group, group, numbers), weight_offset, *to);
+                continue;
+            }
             if (count > 0) {
                 load_row<Isa>(p.a.dtype, element_at(p.a, row, g * group), p.a.column_stride, count, numbers);
             }
             for (std::int64_t n = count; n < group; ++n) { numbers[n] = 0; }
-            to_bytes(numbers, offset(), *to.at(row, g));
+            to_bytes(numbers, weight_offset, *to);
         }
     }
 
@@ -261,6 +287,13 @@ struct QuantizedProduct {
         }
     }
 
+    /// Whether sums are stored as they are.
+    bool is_plain() const {
+        return p.alpha == 1 && p.beta == 0 && problem.linear.bias.data == nullptr &&
+               problem.linear.before.data == nullptr && problem.linear.activation == Activation::none &&
+               p.c.dtype == DType::f32 && p.c.column_stride == 1;
+    }
+
     static constexpr int most_rows = Isa::registers >= 32 && L == 16 ? 8 : 4;
 
     template <bool FourBits, int Rows>
@@ -268,10 +301,18 @@ struct QuantizedProduct {
                                    std::int64_t end) const {
         const std::int64_t bytes = groups * QuantizedLayout::group_bytes(FourBits);
         float sum[Rows][panel], buffer[panel];
+        const bool plain = is_plain();
         for (std::int64_t n = first; n < last; ++n) {
             for (std::int64_t row = begin; row < end; row += Rows) {
                 tile<FourBits, Rows>(problem.blocks + n * bytes, rows.at(row, 0), sum);
-                for (std::int64_t r = 0; r < smaller<std::int64_t>(Rows, end - row); ++r) {
+                const std::int64_t there = smaller<std::int64_t>(Rows, end - row);
+                if (plain && (n + 1) * panel <= p.columns) {
+                    for (std::int64_t r = 0; r < there; ++r) {
+                        __builtin_memcpy(element_at(p.c, row + r, n * panel), sum[r], sizeof(sum[r]));
+                    }
+                    continue;
+                }
+                for (std::int64_t r = 0; r < there; ++r) {
                     finish_row<Isa>(problem.linear, row + r, n * panel,
                                     smaller<std::int64_t>(panel, p.columns - n * panel), sum[r], buffer);
                 }

@@ -77,6 +77,26 @@ TEST(Tape, ParametersAccumulateOverPasses) {
         EXPECT_DOUBLE_EQ(weight.gradient.as<double>()[i], 2 * once.as<double>()[i]);
     }
     EXPECT_FALSE(frozen.gradient);
+    weight.gradient_is_old = true;
+    pass();
+    EXPECT_FALSE(weight.gradient_is_old);
+    for (std::int64_t i = 0; i < 12; ++i) { EXPECT_EQ(weight.gradient.as<double>()[i], once.as<double>()[i]); }
+}
+
+TEST(Tape, OldGradientsOfWhichAPartIsReachedAreZeroElsewhere) {
+    Context context(1);
+    Parameter weight("w", filled({4, 4}, 0.1, 1));
+    const Tensor input = filled({2, 4}, 1, 1), seed = filled({2, 2}, 2, 1);
+    const auto pass = [&] {
+        Tape tape(context);
+        tape.backward(linear(tape, tape.constant(input.view()), tape.parameter(weight).slice(0, 1, 3), {}), seed);
+    };
+    pass();
+    const Tensor once = weight.gradient.clone();
+    for (std::int64_t i = 0; i < 16; ++i) { weight.gradient.as<double>()[i] = 7; }
+    weight.gradient_is_old = true;
+    pass();
+    for (std::int64_t i = 0; i < 16; ++i) { EXPECT_EQ(weight.gradient.as<double>()[i], once.as<double>()[i]); }
 }
 
 TEST(Tape, RecomputationGivesTheSameBitsWithLessMemory) {

@@ -194,6 +194,33 @@ TEST(LinearCrossEntropy, WithoutTargetsThereIsNoGradient) {
     expect_same(dweight, Tensor(DType::f32, {5, 3}));
 }
 
+TEST(LinearCrossEntropy, RoomChangesNothing) {
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+        const Tensor states = random(dtype, {9, 6}, 1), weight = random(dtype, {11, 6}, 2);
+        const Tensor targets = targets_of({9}, 11);
+        Tensor dhidden(dtype, {9, 6}), dweight(DType::f32, {11, 6}), dhidden_again(dtype, {9, 6});
+        Tensor dweight_again(DType::f32, {11, 6});
+        const double loss =
+            linear_cross_entropy(test_context(), states, weight, targets, {}, {.dhidden = dhidden, .dweight = dweight})
+                .loss;
+        const auto bytes = static_cast<std::int64_t>(linear_cross_entropy_room(states, weight));
+        for (const std::int64_t given : {bytes, std::int64_t{64}}) {  // what is too little is not used
+            Tensor room(DType::u8, {given});
+            const CrossEntropy again = linear_cross_entropy(test_context(), states, weight, targets, {.room = room},
+                                                            {.dhidden = dhidden_again, .dweight = dweight_again});
+            EXPECT_EQ(again.loss, loss);
+            expect_same(dhidden_again, dhidden);
+            expect_same(dweight_again, dweight);
+        }
+        Tensor floats(DType::f32, {bytes});
+        EXPECT_NE(error_text([&] {
+                      linear_cross_entropy(test_context(), states, weight, targets, {.room = floats},
+                                           {.dhidden = dhidden, .dweight = dweight});
+                  }).find("[linear_cross_entropy] room:"),
+                  std::string::npos);
+    }
+}
+
 TEST(CrossEntropy, RefusesWhatDoesNotFit) {
     Tensor logits(DType::f32, {2, 3}), targets(DType::i64, {2});
     targets.as<std::int64_t>()[1] = 3;

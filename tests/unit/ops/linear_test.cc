@@ -18,8 +18,9 @@ struct LinearSizes {
 };
 
 const std::vector<LinearSizes>& linear_sizes() {
-    static const std::vector<LinearSizes> sizes = {{{1}, 1, 1},       {{3}, 5, 7},          {{2, 3}, 17, 33},
-                                                   {{1, 1}, 300, 41}, {{2, 1, 5}, 64, 130}, {{131}, 259, 97}};
+    static const std::vector<LinearSizes> sizes = {{{1}, 1, 1},        {{3}, 5, 7},          {{2, 3}, 17, 33},
+                                                   {{1, 1}, 300, 41},  {{2, 1, 5}, 64, 130}, {{131}, 259, 97},
+                                                   {{2, 301}, 70, 101}};
     return sizes;
 }
 
@@ -131,6 +132,32 @@ TEST(Linear, AccumulatesWhereAsked) {
     }
     for (std::int64_t n = 0; n < 20; ++n) { EXPECT_NEAR(get(twice, n), 2 * get(once, n), 1e-5); }
     for (std::int64_t n = 0; n < 4; ++n) { EXPECT_NEAR(get(bias_twice, n), 2 * get(bias_once, n), 1e-5); }
+    Tensor dx(DType::f32, {6, 5}), dx_twice(DType::f32, {6, 5});
+    linear_backward(test_context(), x, weight, dout, {.dx = dx});
+    for (int n = 0; n < 2; ++n) {
+        linear_backward(test_context(), x, weight, dout, {.dx = dx_twice, .accumulate_dx = true});
+    }
+    for (std::int64_t n = 0; n < 30; ++n) { EXPECT_NEAR(get(dx_twice, n), 2 * get(dx, n), 1e-5); }
+}
+
+TEST(Linear, RoomForTheGradientBeforeTheActivationChangesNothing) {
+    const Tensor x = random(DType::f32, {6, 5}, 1), weight = random(DType::f32, {4, 5}, 2);
+    const Tensor dout = random(DType::f32, {6, 4}, 3);
+    Tensor before(DType::f32, {6, 4}), out(DType::f32, {6, 4}), room(DType::f32, {6, 4}), small(DType::f32, {6, 3});
+    linear(test_context(), x, weight, out, {.activation = Activation::gelu, .before_activation = before});
+    Tensor dx(DType::f32, {6, 5}), dweight(DType::f32, {4, 5}), dx_again(DType::f32, {6, 5}),
+        dweight_again(DType::f32, {4, 5});
+    linear_backward(test_context(), x, weight, dout, {.dx = dx, .dweight = dweight},
+                    {.activation = Activation::gelu, .before_activation = before});
+    linear_backward(test_context(), x, weight, dout, {.dx = dx_again, .dweight = dweight_again},
+                    {.activation = Activation::gelu, .before_activation = before, .room = room});
+    expect_same(dx_again, dx);
+    expect_same(dweight_again, dweight);
+    EXPECT_EQ(error_text([&] {
+                  linear_backward(test_context(), x, weight, dout, {.dx = dx},
+                                  {.activation = Activation::gelu, .before_activation = before, .room = small});
+              }),
+              "[linear_backward] room: expected [6, 4], got [6, 3]");
 }
 
 TEST(Linear, ARowDependsOnNeitherThreadsNorOtherRows) {
