@@ -92,6 +92,18 @@ Context& choose_context(const char* function, nb::handle given, Device device) {
     return *context;
 }
 
+Context& choose_model_context(const char* function, nb::handle given, Device device) {
+    if (device.kind == DeviceKind::cpu) { return choose_context(function, given); }
+    if (given && !given.is_none()) {
+        refuse(function, "context", "none for a model on " + to_string(device), "a context");
+    }
+    // Never destroyed: at exit CUDA may be gone before a module's memory is. The GIL is held here.
+    static auto& contexts = *new std::map<int, std::unique_ptr<Context>>;
+    std::unique_ptr<Context>& context = contexts[device.index];
+    if (context == nullptr) { context = std::make_unique<Context>(device); }
+    return *context;
+}
+
 void bind_context(nb::module_& m) {
     m.def(
         "devices",
@@ -119,7 +131,8 @@ void bind_context(nb::module_& m) {
                 new (self) SharedContext(threads);
             },
             nb::arg("threads") = 0, nb::sig("def __init__(self, threads: int = 0) -> None"),
-            "threads=0: one for each core this process may use, or PyTorch's OpenMP team. Otherwise so many of its own.")
+            "threads=0: one for each core this process may use, or PyTorch's OpenMP team. Otherwise so many of its "
+            "own.")
         .def_prop_ro(
             "threads", [](SharedContext& self) { return self.get().threads(); }, "Threads, the caller's included.")
         .def_prop_ro(

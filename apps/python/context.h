@@ -37,6 +37,10 @@ Context& choose_context(const char* function, nb::handle given);
 /// context that the caller gave is refused, as its threads are not asked.
 Context& choose_context(const char* function, nb::handle given, Device device);
 
+/// The same for a model: where its parameters are. On a GPU one context a device for all threads, on CUDA's own stream,
+/// so that PyTorch is not asked.
+Context& choose_model_context(const char* function, nb::handle given, Device device);
+
 /// Lets other Python threads run meanwhile.
 template <class Function>
 void without_gil(Function&& function) {

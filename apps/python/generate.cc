@@ -110,7 +110,7 @@ nb::object generate_(const Model& model, nb::handle inputs, nb::handle attention
         if (options.speculation.tokens == 0) { options.speculation.tokens = 5; }
     }
     if (!options.stop.empty()) { options.tokenizer = tokenizer_of(f, model); }
-    Context& where = choose_context(f, context);
+    Context& where = choose_model_context(f, context, model.device());
     if (is_text(inputs)) { return generate_text(where, model, tokenizer_of(f, model), inputs, keywords); }
     const Ids ids(f, "input_ids", inputs);
     const Ids mask(f, "attention_mask", attention_mask);
@@ -131,7 +131,7 @@ nb::object embed_(const Model& model, nb::handle inputs, nb::handle attention_ma
     } else {
         refuse(f, "pooling", "\"mean\", \"cls\" or \"last\"", "\"" + pooling + "\"");
     }
-    Context& where = choose_context(f, context);
+    Context& where = choose_model_context(f, context, model.device());
     Tensor result;
     if (is_text(inputs)) {
         const Tokenizer tokenizer = tokenizer_of(f, model);
@@ -157,7 +157,7 @@ nb::dict score_(const Model& model, nb::handle inputs, std::int64_t window, std:
     } else {
         ids = nb::cast<std::vector<std::int64_t>>(inputs);
     }
-    Context& where = choose_context(f, context);
+    Context& where = choose_model_context(f, context, model.device());
     TextScore score;
     without_gil([&] { score = score_text(where, model, ids, {.window = window, .stride = stride}); });
     nb::dict result;

@@ -56,7 +56,7 @@ nb::dict forward_(const Model& model, nb::handle input_ids, nb::handle attention
     options.hidden = asked(capture, "hidden");
     options.attention = asked(capture, "attention");
     options.kernel = kernel;
-    Context& where = choose_context("Model.forward", context);
+    Context& where = choose_model_context("Model.forward", context, model.device());
     ForwardResult result;
     without_gil([&] { result = model.forward(where, inputs.all(), options); });
     nb::dict named;
@@ -70,7 +70,7 @@ nb::dict gradients_(const Model& model, nb::handle input_ids, nb::handle labels,
     const PassInputs inputs("Model.gradients", input_ids, attention_mask, position_ids, token_type_ids,
                             decoder_input_ids);
     const Ids targets("Model.gradients", "labels", labels.is_none() ? input_ids : labels);
-    Context& where = choose_context("Model.gradients", context);
+    Context& where = choose_model_context("Model.gradients", context, model.device());
     Tensor loss;
     without_gil([&] {
         const Guard guard({&model.parameters()});
@@ -81,13 +81,14 @@ nb::dict gradients_(const Model& model, nb::handle input_ids, nb::handle labels,
         options.forward.kernel = kernel;
         const Value value = model.loss(tape, inputs.all(), targets.view(), options);
         tape.backward(value);
-        loss = Tensor::copy_of(value);
+        where.synchronise();
+        loss = Tensor::copy_of(value).to(Device{});
     });
     nb::dict named;
     named["loss"] = copy_out(loss, nb::none());
     for (Parameter& parameter : model.parameters().list()) {
         if (parameter.gradient) {
-            named[nb::cast("grad." + parameter.name)] = copy_out(parameter.gradient, nb::none());
+            named[nb::cast("grad." + parameter.name)] = copy_out(parameter.gradient.to(Device{}), nb::none());
             parameter.gradient = Tensor();
         }
     }
@@ -97,7 +98,9 @@ nb::dict gradients_(const Model& model, nb::handle input_ids, nb::handle labels,
 nb::dict state_dict_(const Model& model) {
     nb::dict result;
     for (const Parameter& parameter : model.parameters().list()) {
-        result[nb::cast(parameter.name)] = copy_out(parameter.value, nb::none());
+        const bool here = parameter.value.device().kind == DeviceKind::cpu;
+        const Tensor copy = here ? Tensor() : Tensor::copy_of(parameter.value).to(Device{});
+        result[nb::cast(parameter.name)] = copy_out(here ? parameter.value : copy.view(), nb::none());
     }
     return result;
 }
@@ -195,21 +198,42 @@ inside), of an encoder what stands at each place, of an encoder-decoder the targ
             "weight_bytes", [](const Model& model) { return model.weight_bytes(); },
             "Bytes that the linear layers read for a token, all experts included.")
         .def_prop_ro(
+            "device", [](const Model& model) { return to_string(model.device()); },
+            "Where its parameters are: 'cpu', 'cuda:0'.")
+        .def(
+            "to",
+            [](const Model& model, std::string_view device) {
+                const Device where = device_named(device);
+                without_gil([&] {
+                    const Guard guard({&model.parameters()});
+                    model.to(where);
+                });
+                return model;
+            },
+            nb::arg("device"), nb::sig("def to(self, device: str) -> Model"),
+            R"doc(Moves the parameters to "cpu", "cuda" or "cuda:1", where everything then runs; returns the model.
+
+>>> config = {"model_type": "heed", "vocab": 16, "d_model": 8, "decoder": {"layers": 1, "attention": {"heads": 2}}}
+>>> heed.Model(config).to("cpu").device
+'cpu')doc")
+        .def_prop_ro(
             "unused_tensors", [](const Model& model) { return model.unused_tensors(); },
             "Tensors of the files that the model has no use for.");
     m.def(
         "load",
-        [](const std::filesystem::path& folder, bool copy, std::string_view weights) {
+        [](const std::filesystem::path& folder, bool copy, std::string_view weights, std::string_view device) {
+            const LoadOptions options{.copy = copy, .weights = weight_storage(weights), .device = device_named(device)};
             std::optional<Model> model;
-            without_gil([&] { model = Model::load(folder, {.copy = copy, .weights = weight_storage(weights)}); });
+            without_gil([&] { model = Model::load(folder, options); });
             return *model;
         },
-        nb::arg("folder"), nb::arg("copy") = false, nb::arg("weights") = "stored",
-        nb::sig("def load(folder: str | os.PathLike[str], copy: bool = False, weights: str = 'stored') -> Model"),
+        nb::arg("folder"), nb::arg("copy") = false, nb::arg("weights") = "stored", nb::arg("device") = "cpu",
+        nb::sig("def load(folder: str | os.PathLike[str], copy: bool = False, weights: str = 'stored', "
+                "device: str = 'cpu') -> Model"),
         R"doc(A model from a folder with config.json and model.safetensors (or its shards), as Hugging Face writes them or as
 Model.save does. The files are mapped; copy reads them into memory. weights says how linear layers hold theirs while the
 model runs: "stored" (as in the files), "f32", "bf16" (packed for speed), "int8" or "int4" (32 weights share a scale);
-in the last four there are no gradients.
+in the last four there are no gradients. device "cuda" puts the weights on a GPU, where the model then runs (stored ones).
 
 >>> config = {"model_type": "heed", "vocab": 16, "d_model": 8, "decoder": {"layers": 1, "attention": {"heads": 2}}}
 >>> heed.Model(config).save("tiny")

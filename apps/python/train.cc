@@ -94,7 +94,7 @@ True)doc")
             [](Learner* self, const Model& model, nb::handle context, const nb::kwargs& options) {
                 const nb::object json = nb::module_::import_("json").attr("dumps")(options);
                 const TrainOptions read = read_train_options(nb::cast<std::string>(json));
-                new (self) Learner(choose_context("Learner", context), model, read);
+                new (self) Learner(choose_model_context("Learner", context, model.device()), model, read);
             },
             nb::arg("model"), nb::arg("context") = nb::none(), nb::arg("options"), nb::keep_alive<1, 3>(),
             nb::sig("def __init__(self, model: Model, context: Any = None, **options: Any) -> None"))

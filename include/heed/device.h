@@ -1,6 +1,7 @@
 #pragma once
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <heed/dtype.h>
@@ -19,6 +20,10 @@ struct Device {
 
 /// "cpu", "cuda:0"
 HEED_API std::string to_string(Device device);
+
+/// The device of a name: "cpu", "cuda" (the first GPU), "cuda:1". Error where it is none of these; whether the machine
+/// has it is for the context to say.
+HEED_API Device device_named(std::string_view name);
 
 /// What this build can use on this machine, the CPU first. Never throws: where no driver or no GPU is found, and where
 /// heed was built without CUDA, the CPU is all there is.

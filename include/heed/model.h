@@ -45,6 +45,8 @@ struct LoadOptions {
     /// Read the weights into memory instead of mapping the files.
     bool copy = false;
     WeightStorage weights = WeightStorage::stored;
+    /// Where the weights live: a GPU takes stored ones alone.
+    Device device{};
 };
 
 struct SaveOptions {
@@ -167,6 +169,12 @@ public:
     WeightStorage weights() const;
     /// Bytes that the linear layers read for a token, all experts included.
     std::size_t weight_bytes() const;
+    /// Where the parameters are.
+    Device device() const;
+    /// Moves the parameters and their gradients to another device: calls take a context of that device from then on.
+    /// Error for prepared weights (set_weights), which are the CPU's. Not while another thread uses the model.
+    void to(Device device) const;
+
     /// New numbers for a parameter, of its shape and any float type; they are kept in the type that it has.
     void assign(std::string_view name, const View& value) const;
     /// Names of tensors in the files that the model has no use for.

@@ -32,7 +32,7 @@ public:
     std::deque<Parameter>& list() { return list_; }
     const std::deque<Parameter>& list() const { return list_; }
     std::int64_t elements() const;
-    /// Sets all gradients that there are to zero.
+    /// Sets all gradients that there are to zero. On a GPU: where the queue is idle.
     void clear_gradients();
     /// The next backward pass overwrites gradients instead of adding to them, which saves setting them to zero; until
     /// it has reached them they are what they were.

@@ -18,7 +18,7 @@ DType statistics_type(DType dtype) { return dtype == DType::f64 ? DType::f64 : D
 /// Memory for a gradient that the operation writes, wanted or not.
 MutableView place_or_spare(SinkMemory& memory, Tensor& spare, const Value& like) {
     if (memory) { return memory.view(); }
-    spare = Tensor::uninitialised(like.dtype(), like.shape());
+    spare = Tensor::uninitialised(like.dtype(), like.shape(), like.view().device());
     return spare.view();
 }
 
@@ -491,15 +491,16 @@ namespace {
 
 Value number(Tape& tape, DType dtype, double value, bool needs) {
     Value out = tape.empty(dtype, {1}, needs);
-    if (dtype == DType::f64) {
-        out.view().as<double>()[0] = value;
-    } else {
-        out.view().as<float>()[0] = static_cast<float>(value);
-    }
+    fill(tape.context(), out.view(), value);
     return out;
 }
 
-double read_number(const View& view) {
+double read_number(Context& context, const View& view) {
+    if (view.device().kind != DeviceKind::cpu) {
+        context.synchronise();
+        const Tensor here = Tensor::copy_of(view).to(Device{});
+        return read_number(context, here.view());
+    }
     return view.dtype() == DType::f64 ? view.as<double>()[0] : static_cast<double>(view.as<float>()[0]);
 }
 
@@ -514,7 +515,7 @@ Value cross_entropy(Tape& tape, const Value& logits, const View& targets, const 
         out, [logits, dlogits = Sink(logits), targets = keep(targets), options](Tape& back, std::span<const View> g) {
             SinkMemory memory(back, dlogits);
             CrossEntropyOptions again = options;
-            again.dloss = options.dloss * read_number(g[0]);
+            again.dloss = options.dloss * read_number(back.context(), g[0]);
             cross_entropy(back.context(), logits, targets->view(), again, {.dlogits = memory.view()});
         });
     return out;
@@ -556,7 +557,7 @@ Value linear_cross_entropy(Tape& tape, const Value& hidden, const Value& weight,
         if (*gradient) { parts->push_back({*gradient, Sink(*of)}); }
     }
     tape.record(out, [parts](Tape& back, std::span<const View> g) {
-        const double factor = read_number(g[0]);
+        const double factor = read_number(back.context(), g[0]);
         for (Part& part : *parts) {
             SinkMemory memory(back, part.sink);
             if (memory.accumulate()) {

@@ -5,9 +5,9 @@
 #include "base/huge_pages.h"
 
 #include <algorithm>
-#include <cstring>
 #include <exception>
 #include <map>
+#include <tuple>
 #include <utility>
 
 namespace heed {
@@ -22,24 +22,25 @@ public:
         std::size_t size = 0;
     };
 
-    Memory take(std::size_t bytes) {
+    Memory take(std::size_t bytes, Device device) {
         const std::size_t size = rounded(bytes);
         used_ += size;
         peak_ = std::max(peak_, used_);
-        auto& list = free_[size];
+        auto& list = free_[{device.kind, device.index, size}];
         if (!list.empty()) {
             Memory memory = std::move(list.back());
             list.pop_back();
             return memory;
         }
         held_ += size;
-        Tensor tensor = Tensor::uninitialised(DType::u8, {static_cast<std::int64_t>(size)});
-        prefer_huge_pages(tensor.data(), size);
+        Tensor tensor = Tensor::uninitialised(DType::u8, {static_cast<std::int64_t>(size)}, device);
+        if (device.kind == DeviceKind::cpu) { prefer_huge_pages(tensor.data(), size); }
         return {std::move(tensor), size};
     }
     void give(Memory memory) {
         used_ -= memory.size;
-        auto& list = free_[memory.size];
+        const Device device = memory.tensor.device();
+        auto& list = free_[{device.kind, device.index, memory.size}];
         list.push_back(std::move(memory));
     }
     void release() {
@@ -57,7 +58,8 @@ private:
         return (std::max<std::size_t>(bytes, 1) + step - 1) / step * step;
     }
 
-    std::map<std::size_t, std::vector<Memory>> free_;
+    /// By where it is and how much. Memory of a GPU is reused in the order of the queue.
+    std::map<std::tuple<DeviceKind, std::int16_t, std::size_t>, std::vector<Memory>> free_;
     std::size_t held_ = 0;
     std::size_t used_ = 0;
     std::size_t peak_ = 0;
@@ -65,7 +67,8 @@ private:
 
 /// One piece of the store; goes back with the last handle. Or a tensor handed over.
 struct Block {
-    Block(std::shared_ptr<Store> from, std::size_t bytes) : store(std::move(from)), memory(store->take(bytes)) {}
+    Block(std::shared_ptr<Store> from, std::size_t bytes, Device device)
+        : store(std::move(from)), memory(store->take(bytes, device)) {}
     explicit Block(Tensor tensor) : memory{std::move(tensor), 0} {}
     Block(const Block&) = delete;
     Block& operator=(const Block&) = delete;
@@ -84,7 +87,8 @@ struct Block {
 /// The gradient of a whole value, shared by all that see a part of it.
 struct Slot {
     DType dtype = DType::f32;
-    Shape shape;                     ///< row-major
+    Shape shape;  ///< row-major
+    Device device{};
     const void* root = nullptr;      ///< where the value's memory begins
     std::shared_ptr<Block> block{};  ///< once there is a gradient
     Parameter* parameter = nullptr;  ///< has it instead
@@ -104,16 +108,9 @@ void* advanced(void* data, std::int64_t elements, DType dtype) {
     return static_cast<std::byte*>(data) + elements * static_cast<std::int64_t>(size_of(dtype));
 }
 
-void zero(const MutableView& row_major) {
-    if (row_major.shape().elements() > 0) {
-        std::memset(row_major.data(), 0,
-                    static_cast<std::size_t>(row_major.shape().elements()) * size_of(row_major.dtype()));
-    }
-}
-
 /// Views of constants are only ever read: the one place where a value's memory may not be written.
 MutableView readable(const View& view) {
-    return {view.dtype(), const_cast<void*>(view.data()), view.shape(), view.strides()};
+    return {view.dtype(), const_cast<void*>(view.data()), view.shape(), view.strides(), view.device()};
 }
 
 }  // namespace
@@ -142,13 +139,14 @@ Value Value::reshape(const Shape& shape) const {
                     to_string(shape));
     }
     Value result = *this;
-    result.view_ = MutableView(view_.dtype(), view_.data(), shape);
+    result.view_ = MutableView(view_.dtype(), view_.data(), shape, view_.device());
     return result;
 }
 
 Value Value::seen_as(std::int64_t offset, const Shape& shape, const Shape& strides) const {
     Value result = *this;
-    result.view_ = MutableView(view_.dtype(), advanced(view_.data(), offset, view_.dtype()), shape, strides);
+    result.view_ =
+        MutableView(view_.dtype(), advanced(view_.data(), offset, view_.dtype()), shape, strides, view_.device());
     return result;
 }
 
@@ -213,6 +211,7 @@ Value Tape::input(const View& view) {
     value.slot_ = std::make_shared<detail::Slot>();
     value.slot_->dtype = view.dtype();
     value.slot_->shape = view.shape();
+    value.slot_->device = view.device();
     value.slot_->root = view.data();
     value.slot_->input = true;
     return value;
@@ -224,6 +223,7 @@ Value Tape::parameter(Parameter& parameter) {
     value.slot_ = std::make_shared<detail::Slot>();
     value.slot_->dtype = parameter.value.dtype() == DType::f64 ? DType::f64 : DType::f32;
     value.slot_->shape = parameter.value.shape();
+    value.slot_->device = parameter.value.device();
     value.slot_->root = parameter.value.data();
     value.slot_->parameter = &parameter;
     return value;
@@ -232,12 +232,13 @@ Value Tape::parameter(Parameter& parameter) {
 Value Tape::empty(DType dtype, const Shape& shape, bool needs) {
     Value value;
     const auto bytes = static_cast<std::size_t>(shape.elements()) * size_of(dtype);
-    value.block_ = std::make_shared<detail::Block>(memory_.store_, bytes);
-    value.view_ = MutableView(dtype, value.block_->memory.tensor.data(), shape);
+    value.block_ = std::make_shared<detail::Block>(memory_.store_, bytes, context_.device());
+    value.view_ = MutableView(dtype, value.block_->memory.tensor.data(), shape, context_.device());
     if (needs && recording_) {
         value.slot_ = std::make_shared<detail::Slot>();
         value.slot_->dtype = dtype;
         value.slot_->shape = shape;
+        value.slot_->device = value.view_.device();
         value.slot_->root = value.view_.data();
     }
     return value;
@@ -264,25 +265,26 @@ void Tape::keep(std::shared_ptr<const void> memory) {
 MutableView Tape::gradient_place(const Sink& sink, bool& accumulate) {
     detail::Slot& slot = *sink.slot_;
     const auto part = [&](void* root) {
-        return MutableView(slot.dtype, advanced(root, sink.offset_, slot.dtype), sink.shape_, sink.strides_);
+        return MutableView(slot.dtype, advanced(root, sink.offset_, slot.dtype), sink.shape_, sink.strides_,
+                           slot.device);
     };
     const bool whole = sink.offset_ == 0 && sink.shape_.elements() == slot.shape.elements();
     accumulate = true;
     if (slot.parameter != nullptr) {
         Tensor& gradient = slot.parameter->gradient;
-        if (!gradient) { gradient = Tensor(slot.dtype, slot.shape); }
+        if (!gradient) { gradient = Tensor(slot.dtype, slot.shape, slot.device); }
         if (std::exchange(slot.parameter->gradient_is_old, false)) {
             accumulate = !whole;
-            if (!whole) { zero(gradient.view()); }
+            if (!whole) { fill(context_, gradient.view(), 0); }
         }
         return part(gradient.data());
     }
     if (!slot.block) {
         const auto bytes = static_cast<std::size_t>(slot.shape.elements()) * size_of(slot.dtype);
-        slot.block = std::make_shared<detail::Block>(memory_.store_, bytes);
+        slot.block = std::make_shared<detail::Block>(memory_.store_, bytes, slot.device);
         void* root = slot.block->memory.tensor.data();
         accumulate = !whole;
-        if (!whole) { zero(MutableView(slot.dtype, root, slot.shape)); }
+        if (!whole && bytes > 0) { fill(context_, MutableView(slot.dtype, root, slot.shape, slot.device), 0); }
     }
     return part(slot.block->memory.tensor.data());
 }
@@ -304,7 +306,9 @@ void Tape::backward(const Value& result) {
     }
     Tensor one(DType::f32, result.shape());
     one.as<float>()[0] = 1;
-    backward(result, one.view());
+    const bool host = context_.device().kind == DeviceKind::cpu;
+    const Tensor there = host ? Tensor() : one.to(context_.device());
+    backward(result, host ? one.view() : there.view());
 }
 
 void Tape::backward(const Value& result, const View& seed_view) {
@@ -323,7 +327,7 @@ void Tape::run_back(std::size_t down_to) {
                 gradients.emplace_back();
                 continue;
             }
-            gradients.push_back(View(slot->dtype, slot->block->memory.tensor.data(), slot->shape));
+            gradients.push_back(View(slot->dtype, slot->block->memory.tensor.data(), slot->shape, slot->device));
             reached = true;
         }
         if (reached) { entry.backward(*this, gradients); }
@@ -336,7 +340,7 @@ void Tape::run_back(std::size_t down_to) {
 View Tape::gradient(const Value& input) const {
     if (!input.slot_ || !input.slot_->block) { return {}; }
     const detail::Slot& slot = *input.slot_;
-    return View(slot.dtype, slot.block->memory.tensor.data(), slot.shape);
+    return View(slot.dtype, slot.block->memory.tensor.data(), slot.shape, slot.device);
 }
 
 void Tape::clear() { entries_.clear(); }
@@ -387,6 +391,7 @@ Value Tape::recompute(std::span<const Value> inputs, Block f) {
     out.slot_ = std::make_shared<detail::Slot>();
     out.slot_->dtype = out.dtype();
     out.slot_->shape = out.shape();
+    out.slot_->device = out.view().device();
     out.slot_->root = out.view().data();
     std::vector<Value> kept(inputs.begin(), inputs.end());
     record(out, [kept = std::move(kept), f = std::move(f)](Tape& tape, std::span<const View> gradients) {
@@ -407,10 +412,11 @@ Value Tape::recompute(std::span<const Value> inputs, Block f) {
             const auto& slot = again[i].slot_;
             if (!slot || slot->parameter != nullptr || !slot->block) { continue; }
             Value whole = kept[i];
-            whole.view_ = MutableView(slot->dtype, const_cast<void*>(slot->root), slot->shape);
+            whole.view_ = MutableView(slot->dtype, const_cast<void*>(slot->root), slot->shape, slot->device);
             const Sink sink(whole);
             SinkMemory memory(tape, sink);
-            convert(tape.context(), View(slot->dtype, slot->block->memory.tensor.data(), slot->shape), memory.view());
+            convert(tape.context(), View(slot->dtype, slot->block->memory.tensor.data(), slot->shape, slot->device),
+                    memory.view());
         }
     });
     return out;

@@ -1,12 +1,29 @@
 #include <heed/device.h>
+#include <heed/error.h>
 
 #include "base/device_api.h"
+
+#include <charconv>
 
 namespace heed {
 
 std::string to_string(Device device) {
     const bool cpu = device.kind == DeviceKind::cpu;
     return cpu && device.index == 0 ? "cpu" : (cpu ? "cpu:" : "cuda:") + std::to_string(device.index);
+}
+
+Device device_named(std::string_view name) {
+    if (name == "cpu") { return {}; }
+    if (name == "cuda") { return {DeviceKind::cuda, 0}; }
+    constexpr std::string_view prefix = "cuda:";
+    std::int16_t index = -1;
+    if (name.starts_with(prefix)) {
+        const std::string_view number = name.substr(prefix.size());
+        const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), index);
+        if (error != std::errc() || end != number.data() + number.size()) { index = -1; }
+    }
+    if (index < 0) { throw Error("[device_named] name: expected cpu, cuda or cuda:N, got " + std::string(name)); }
+    return {DeviceKind::cuda, index};
 }
 
 std::vector<Device> devices() {

@@ -5,6 +5,7 @@
 #include "base/place.h"
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 
 namespace heed::detail {
@@ -32,5 +33,12 @@ struct DeviceCopy {
     std::size_t bytes = 0;
 };
 void copy_on(const DeviceCopy& copy, Queue* queue);
+
+/// Who keeps memory of a queue. Operations that call one another have places of their own.
+enum class KeptMemory : std::uint8_t { keys, values, weights, count };
+
+/// Memory on the device that stays with the queue until `slot` is asked for again: for what an operation hands from one
+/// kernel to another, without asking the system each time. Contents are undefined. The pool's lock is held.
+void* kept_on(Queue& queue, KeptMemory slot, std::size_t bytes);
 
 }  // namespace heed::detail

@@ -1,6 +1,7 @@
 #include <heed/cache.h>
 
 #include "base/access.h"
+#include "base/device_api.h"
 #include "cache/cache_state.h"
 
 #include <algorithm>
@@ -93,14 +94,19 @@ Tensor stored_rows(const char* function, const Cache::State& cache, std::int64_t
     const CachePool::State& pool = *cache.pool;
     const std::int64_t columns = keys ? c.head_size : c.value_size;
     Tensor rows = Tensor::uninitialised(DType::f32, {1, c.kv_heads, end - begin, columns});
+    std::vector<char> copy(static_cast<std::size_t>((keys ? pool.k_layout : pool.v_layout).bytes));  // from a GPU
     for (std::int64_t g = 0; g < c.kv_heads; ++g) {
         for (std::int64_t j = begin; j < end; ++j) {
             const std::size_t run = cache.run_of(j);
             const KvRows& from = keys ? pool.layers[l].k_rows : pool.layers[l].v_rows;
             const std::int64_t row = cache.row_of(run, j);
-            read_kv_row(keys ? pool.k_layout : pool.v_layout, row_of(from, g, cache.table[run], row),
-                        scales_of(from, g, cache.table[run], row), columns,
-                        rows.as<float>() + (g * (end - begin) + j - begin) * columns);
+            const char* stored = row_of(from, g, cache.table[run], row);
+            if (c.device.kind != DeviceKind::cpu) {
+                detail::copy_on({copy.data(), Device{}, stored, c.device, copy.size()}, nullptr);
+                stored = copy.data();
+            }
+            read_kv_row(keys ? pool.k_layout : pool.v_layout, stored, scales_of(from, g, cache.table[run], row),
+                        columns, rows.as<float>() + (g * (end - begin) + j - begin) * columns);
         }
     }
     return rows;

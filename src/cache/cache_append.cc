@@ -2,6 +2,7 @@
 #include "base/place.h"
 #include "base/pool.h"
 #include "cache/cached_step.h"
+#include "ops/kv_transfer.h"
 
 #include <bit>
 #include <cstring>
@@ -78,10 +79,21 @@ void find_places(CachedStep& step) {
     }
 }
 
+void write_on_device(Context& context, CachedStep& step, const View& k, const View& v) {
+    std::vector<std::int32_t>& rows = step.buffers.rows;
+    rows.clear();
+    for (const auto& [page, at] : step.buffers.places) {
+        rows.push_back(static_cast<std::int32_t>(page * step.config().page_size + at));
+    }
+    write_kv_rows(context, {.x = k, .to = step.memory().k_rows, .rows = rows});
+    write_kv_rows(context, {.x = v, .to = step.memory().v_rows, .rows = rows});
+}
+
 void write_rows(Context& context, CachedStep& step, const View& k, const View& v) {
     const CachePool::State& pool = *step.pool;
     const CacheConfig& c = pool.config;
     find_places(step);
+    if (c.device.kind != DeviceKind::cpu) { return write_on_device(context, step, k, v); }
     const std::int64_t tokens = step.all_queries();
     const std::int64_t blocks = (tokens + rows_per_task - 1) / rows_per_task;
     const auto lock = detail::pool_of(context).lock();
@@ -238,6 +250,7 @@ void cache_append(Context& context, const CacheBatch& batch, const View& k, cons
     CachedStep& step = checked_step(function, batch, latent ? CacheKind::latent : CacheKind::attention, k.extent(2),
                                     true, {positions, "positions"});
     if (latent && v) { refuse(function, "v", "none for a latent cache, whose rows are k alone", "a tensor"); }
+    check_device(context, step);
     check_rows(step, "k", k, v, k.dtype());
     CacheAppend append(context, step, k, v);
     append.keep();

@@ -23,6 +23,11 @@ Tensor integer_tensor(const std::vector<std::int64_t>& numbers, const Shape& sha
 }
 
 /// What has to agree between the pool that wrote a file and the one that reads it.
+void expect_host(const char* function, const char* argument, const CacheConfig& c) {
+    if (c.device.kind == DeviceKind::cpu) { return; }
+    refuse(function, argument, "pages in memory of the CPU", "pages on " + to_string(c.device));
+}
+
 SafetensorsMetadata description(const CacheConfig& c) {
     SafetensorsMetadata text{{"format", format}, {"version", version}};
     const auto number = [&](const char* name, std::int64_t value) { text[name] = std::to_string(value); };
@@ -350,6 +355,7 @@ void read_state(const Reader& reader, Cache::State& cache) {
 
 void Cache::save(const std::filesystem::path& path) const {
     const State& cache = checked_cache("Cache::save", "cache", this);
+    expect_host("Cache::save", "cache", cache.config());
     Contents contents;
     contents.add("tokens", integer_tensor(cache.written, {cache.config().layers}));
     if (is_state(cache.config().kind)) {
@@ -368,6 +374,7 @@ void Cache::save(const std::filesystem::path& path) const {
 }
 
 Cache CachePool::restore(const std::filesystem::path& path) const {
+    expect_host("CachePool::restore", "pool", config());
     const SafetensorsFile file = SafetensorsFile::open(path);
     const Reader reader{file, path.string()};
     check_description(reader, *state_);

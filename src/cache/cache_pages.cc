@@ -1,4 +1,5 @@
 /// Rows and pages of a pool as memory: where they are, how they are copied.
+#include "base/device_api.h"
 #include "cache/cache_state.h"
 
 #include <algorithm>
@@ -16,10 +17,19 @@ float* writable_scales(const KvRows& rows, std::int64_t g, std::int32_t page, st
 }
 
 /// `count` rows of one side and head.
-void copy_rows(const KvRows& rows, std::int64_t g, std::int32_t from_page, std::int64_t from_row, std::int32_t to_page,
-               std::int64_t to_row, std::int64_t count) {
-    std::memmove(writable(rows, g, to_page, to_row), row_of(rows, g, from_page, from_row),
-                 static_cast<std::size_t>(count * rows.row_bytes));
+void copy_rows(Device device, const KvRows& rows, std::int64_t g, std::int32_t from_page, std::int64_t from_row,
+               std::int32_t to_page, std::int64_t to_row, std::int64_t count) {
+    char* to = writable(rows, g, to_page, to_row);
+    const char* from = row_of(rows, g, from_page, from_row);
+    const auto bytes = static_cast<std::size_t>(count * rows.row_bytes);
+    if (device.kind != DeviceKind::cpu) {  // rows with scales are the CPU's
+        try {
+            detail::copy_on({to, device, from, device, bytes}, nullptr);
+        } catch (const DeviceError&) {  // a device that is lost says so to the call that follows
+        }
+        return;
+    }
+    std::memmove(to, from, bytes);
     if (rows.scales == nullptr) { return; }
     std::memmove(writable_scales(rows, g, to_page, to_row), scales_of(rows, g, from_page, from_row),
                  static_cast<std::size_t>(count * rows.row_scales) * sizeof(float));
@@ -63,8 +73,10 @@ void CachePool::State::copy_page(std::int32_t from, std::int32_t to) {
         copy_part(layer.s, from, to);
         copy_part(layer.z, from, to);
         for (std::int64_t g = 0; g < config.kv_heads && !is_state(config.kind); ++g) {
-            copy_rows(layer.k_rows, g, from, 0, to, 0, config.page_size);
-            if (config.kind == CacheKind::attention) { copy_rows(layer.v_rows, g, from, 0, to, 0, config.page_size); }
+            copy_rows(config.device, layer.k_rows, g, from, 0, to, 0, config.page_size);
+            if (config.kind == CacheKind::attention) {
+                copy_rows(config.device, layer.v_rows, g, from, 0, to, 0, config.page_size);
+            }
         }
     }
     for (std::int64_t layer = 0; layer < config.layers && config.kind == CacheKind::infini; ++layer) {
@@ -84,8 +96,10 @@ void CachePool::State::move_row(std::int64_t layer, std::int32_t from_page, std:
                                 std::int64_t to_row) {
     const Layer& l = layers[static_cast<std::size_t>(layer)];
     for (std::int64_t g = 0; g < config.kv_heads; ++g) {
-        copy_rows(l.k_rows, g, from_page, from_row, to_page, to_row, 1);
-        if (config.kind == CacheKind::attention) { copy_rows(l.v_rows, g, from_page, from_row, to_page, to_row, 1); }
+        copy_rows(config.device, l.k_rows, g, from_page, from_row, to_page, to_row, 1);
+        if (config.kind == CacheKind::attention) {
+            copy_rows(config.device, l.v_rows, g, from_page, from_row, to_page, to_row, 1);
+        }
     }
 }
 

@@ -58,6 +58,18 @@ void check_positions(const CacheConfig& c) {
     (void)rope_table(*c.rope, c.rope_length);  // checks the rest
 }
 
+void check_device(const CacheConfig& c) {
+    if (c.device.kind == DeviceKind::cpu) { return; }
+    const std::string where = " on " + to_string(c.device);
+    if (c.kind != CacheKind::attention) {
+        refuse(function, "kind", "attention" + where, "a kind that is the CPU's alone");
+    }
+    if (c.storage > CacheStorage::f16) {
+        refuse(function, "storage", "f32, bf16 or f16" + where, std::string(name_of(c.storage)));
+    }
+    if (c.rope) { refuse(function, "rope", "none" + where + ": keys come rotated", "one"); }
+}
+
 CacheConfig checked(CacheConfig c) {
     check_kind(c);
     at_least("layers", c.layers, 1);
@@ -68,6 +80,7 @@ CacheConfig checked(CacheConfig c) {
     at_least("pages", c.pages, 0);
     at_least("pages_per_cache", c.pages_per_cache, 0);
     check_positions(c);
+    check_device(c);
     if (c.kind == CacheKind::linear) {
         at_least("features", c.features, 0);
         at_least("states", c.states, 0);
@@ -143,8 +156,8 @@ void prefer_large_pages(Tensor& memory) {
 
 CachePool::State::Side make_side(const KvRowLayout& layout, const CacheConfig& c) {
     CachePool::State::Side side;
-    side.data = Tensor::uninitialised(DType::u8, {c.kv_heads, c.pages, c.page_size, layout.bytes});
-    prefer_large_pages(side.data);
+    side.data = Tensor::uninitialised(DType::u8, {c.kv_heads, c.pages, c.page_size, layout.bytes}, c.device);
+    if (c.device.kind == DeviceKind::cpu) { prefer_large_pages(side.data); }
     if (layout.scales > 0) {
         side.scales = Tensor::uninitialised(DType::f32, {c.kv_heads, c.pages, c.page_size, layout.scales});
     }

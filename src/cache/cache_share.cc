@@ -98,7 +98,8 @@ std::vector<PrefixGroup> prefix_groups(CachedStep& step, const AttentionProblem&
     const AttentionOptions& o = problem.options;
     const bool by_entry =
         o.bias || o.allow || o.pattern || problem.drops() || (o.alibi_slopes && o.alibi_slopes.rank() == 2);
-    if (step.share == SharedPrefix::never || by_entry || problem.q.dtype() == DType::f64) { return {}; }
+    const bool host = step.config().device.kind == DeviceKind::cpu;
+    if (!host || step.share == SharedPrefix::never || by_entry || problem.q.dtype() == DType::f64) { return {}; }
     if (!share_a_page(step, candidates)) { return {}; }
     std::vector<std::size_t> members;
     for (const std::size_t n : candidates) {

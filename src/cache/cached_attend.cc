@@ -120,7 +120,9 @@ void attend_in_pages(Context& context, CachedStep& step, const AttentionKernel& 
         attend_pages(context, choose_attention_kernel(context, step.function, problem), problem);
         return;
     }
-    attend_pages(context, kernel, problem);
+    // Of a GPU's kernels some read pages, some are given tensors: with the pages it is known whose this is.
+    const bool host = step.config().device.kind == DeviceKind::cpu;
+    attend_pages(context, host ? kernel : choose_attention_kernel(context, step.function, problem), problem);
 }
 
 /// [1,G,S,columns]: the tokens of entries [begin, end), one after the other, without gaps.
@@ -303,6 +305,7 @@ void attend_caches(Context& context, CachedStep& step, const AttentionKernel& ke
 void attend_step(Context& context, CachedStep& step, const View& q, const View& k, const View& v,
                  const AttentionOutputs& outputs, const AttentionOptions& given) {
     AttentionOptions options = given;
+    check_device(context, step);
     refuse_given(step.function, options);
     std::vector<std::int64_t>& cu_k = step.buffers.cu_k;
     cu_k.assign(1, 0);
@@ -311,7 +314,7 @@ void attend_step(Context& context, CachedStep& step, const View& q, const View& 
     options.cu_seqlens_q = integers(step.cu_q, {count});
     options.cu_seqlens_k = integers(cu_k, {count});
     const CacheConfig& c = step.config();
-    AttentionProblem problem = checked_cached(step.function, q,
+    AttentionProblem problem = checked_cached(step.caller(), q,
                                               {.kv_heads = c.kv_heads,
                                                .queries = step.all_queries(),
                                                .keys = cu_k.back(),

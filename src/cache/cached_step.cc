@@ -155,6 +155,12 @@ CachedStep& checked_step(const char* function, const CacheBatch& batch, CacheKin
     return step;
 }
 
+void check_device(const Context& context, const CachedStep& step) {
+    if (context.device() == step.config().device) { return; }
+    refuse(step.function, "context", "one on " + to_string(step.config().device) + ", where the caches are",
+           "one on " + to_string(context.device()));
+}
+
 void check_rows(const CachedStep& step, const char* k_name, const View& k, const View& v, DType dtype) {
     const CacheConfig& c = step.config();
     const auto check = [&](const char* name, const View& view, std::int64_t size) {
@@ -162,7 +168,7 @@ void check_rows(const CachedStep& step, const char* k_name, const View& k, const
         if (!view) { refuse(step.function, name, "a tensor " + to_string(expected), "none"); }
         if (!(view.shape() == expected)) { refuse(step.function, name, to_string(expected), to_string(view.shape())); }
         check_dtype(step.function, name, view, {dtype});
-        check_memory(step.function, name, view);
+        check_memory(step.caller(), name, view);
     };
     check(k_name, k, c.head_size);
     if (c.kind != CacheKind::latent) { check("v", v, c.value_size); }

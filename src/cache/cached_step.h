@@ -87,6 +87,12 @@ struct CachedStep {
     std::int64_t queries(std::size_t n) const { return cu_q[n + 1] - cu_q[n]; }
     std::int64_t all_queries() const { return cu_q.back(); }
     const CacheConfig& config() const { return pool->config; }
+    /// For the checks: tensors lie where the caches do.
+    Caller caller() const {
+        Caller result(function);
+        result.device = config().device;
+        return result;
+    }
     CachePool::State::Layer& memory() const { return pool->layers[static_cast<std::size_t>(layer)]; }
 };
 
@@ -117,6 +123,8 @@ private:
     CachedStep& step_;
     bool kept_ = false;
 };
+/// A context of the device where the caches are, or refuse.
+void check_device(const Context& context, const CachedStep& step);
 /// Shapes and types of k and v (latent: k alone) against the pool and q's type.
 void check_rows(const CachedStep& step, const char* k_name, const View& k, const View& v, DType dtype);
 

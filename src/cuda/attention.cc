@@ -14,7 +14,6 @@ namespace {
 
 // ---- cuda-any ------------------------------------------------------------------------------------------------------
 
-const char* any_declines(const AttentionProblem& p) { return p.pages != nullptr ? "pages of a cache" : nullptr; }
 
 void any_forward(detail::Place& place, const AttentionProblem& problem) {
     CudaQueue& queue = queue_of(place);
@@ -264,7 +263,7 @@ std::vector<AttentionKernel> attention_kernels() {
     any.what = "GPU, every option, type and stride";
     any.device = DeviceKind::cuda;
     any.missing = missing_hopper();  // compiled for it alone
-    any.declines = any_declines;
+    any.declines = nullptr;  // rows of pages come as tensors
     any.forward = any_forward;
     any.backward = any_backward;
     return {decode, sm90, general, any};

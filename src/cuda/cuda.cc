@@ -2,6 +2,7 @@
 
 #include <heed/error.h>
 
+#include "cuda/attention_any.h"
 #include "cuda/queue.h"
 
 #include <algorithm>
@@ -50,7 +51,11 @@ CudaQueue::~CudaQueue() {
     try {
         const OnDevice on(device_);
         if (scratch_ != nullptr) { (void)cudaFreeAsync(scratch_, stream_); }
+        for (const Kept& each : kept_) {
+            if (each.memory != nullptr) { (void)cudaFreeAsync(each.memory, stream_); }
+        }
         (void)cudaStreamSynchronize(stream_);
+        cublas_lt_.reset();
         (void)cudaFree(counters_);
         (void)cudaEventDestroy(order_);
     } catch (const DeviceError&) {  // a device that is lost has nothing left to free
@@ -100,6 +105,45 @@ void* CudaQueue::scratch(std::size_t bytes) {
     return scratch_;
 }
 
+void CudaQueue::upload(void* to, const void* from, std::size_t bytes) {
+    // As parameters of kernels, which a graph keeps; long lists take the copy engine instead.
+    constexpr std::size_t by_parameters = 32768;
+    if (bytes <= by_parameters || capturing(stream_)) {
+        launch_upload(stream_, to, from, static_cast<std::int64_t>(bytes));
+        return;
+    }
+    check("cudaMemcpyAsync", cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, stream_));
+}
+
+void CudaQueue::download(void* to, const void* from, std::size_t bytes) {
+    check("cudaMemcpyAsync", cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, stream_));
+    check("cudaStreamSynchronize", cudaStreamSynchronize(stream_));
+}
+
+void* CudaQueue::kept(detail::KeptMemory slot, std::size_t bytes) {
+    Kept& each = kept_[static_cast<std::size_t>(slot)];
+    if (bytes <= each.bytes && each.memory != nullptr) { return each.memory; }
+    const OnDevice on(device_);
+    // A quarter more than is asked for: caches grow from step to step.
+    const std::size_t rounded = (bytes + bytes / 4 + 0xFFFFF) / 0x100000 * 0x100000;
+    void* larger = nullptr;
+    check("cudaMallocAsync", cudaMallocAsync(&larger, rounded > 0 ? rounded : 1, stream_));
+    if (each.memory != nullptr) { check("cudaFreeAsync", cudaFreeAsync(each.memory, stream_)); }
+    each = {larger, rounded};
+    return each.memory;
+}
+
+std::size_t CudaQueue::scratch_bytes() const {
+    std::size_t sum = scratch_bytes_;
+    for (const Kept& each : kept_) { sum += each.bytes; }
+    return sum;
+}
+
+CublasLt* CudaQueue::cublas_lt() {
+    if (!cublas_lt_ && cublas_lt_found()) { cublas_lt_ = make_cublas_lt(); }
+    return cublas_lt_.get();
+}
+
 void CudaQueue::finish_scratch() {
     if (captured_ == nullptr) { return; }
     (void)cudaFreeAsync(captured_, stream_);
@@ -107,8 +151,12 @@ void CudaQueue::finish_scratch() {
 }
 
 void CudaQueue::release() {
-    if (scratch_ == nullptr) { return; }
     const OnDevice on(device_);
+    for (Kept& each : kept_) {
+        if (each.memory != nullptr) { check("cudaFreeAsync", cudaFreeAsync(each.memory, stream_)); }
+        each = {};
+    }
+    if (scratch_ == nullptr) { return; }
     check("cudaFreeAsync", cudaFreeAsync(scratch_, stream_));
     scratch_ = nullptr;
     scratch_bytes_ = 0;
@@ -162,6 +210,10 @@ void clear_on(Device device, void* memory, std::size_t bytes) {
     cuda::check("cudaStreamSynchronize", cudaStreamSynchronize(nullptr));
 }
 
+void* kept_on(Queue& queue, KeptMemory slot, std::size_t bytes) {
+    return static_cast<cuda::CudaQueue&>(queue).kept(slot, bytes);
+}
+
 void copy_on(const DeviceCopy& copy, Queue* queue) {
     if (copy.bytes == 0) { return; }
     const Device device = copy.to_device.kind == DeviceKind::cuda ? copy.to_device : copy.from_device;
@@ -170,7 +222,12 @@ void copy_on(const DeviceCopy& copy, Queue* queue) {
         const auto stream = static_cast<cudaStream_t>(queue->stream());
         cuda::check("cudaMemcpyAsync", cudaMemcpyAsync(copy.to, copy.from, copy.bytes, cudaMemcpyDefault, stream));
     } else {
+        // What is queued on other streams may still write there.
+        if (copy.from_device == copy.to_device) { cuda::check("cudaDeviceSynchronize", cudaDeviceSynchronize()); }
         cuda::check("cudaMemcpy", cudaMemcpy(copy.to, copy.from, copy.bytes, cudaMemcpyDefault));
+        if (copy.from_device == copy.to_device) {
+            cuda::check("cudaStreamSynchronize", cudaStreamSynchronize(nullptr));
+        }
     }
 }
 

@@ -26,6 +26,10 @@ void free_on(Device /*device*/, void* /*memory*/) noexcept {}
 
 void clear_on(Device device, void* /*memory*/, std::size_t /*bytes*/) { no_cuda("Tensor", device); }
 
+void* kept_on(Queue& /*queue*/, KeptMemory /*slot*/, std::size_t /*bytes*/) {
+    return nullptr;  // there are no queues
+}
+
 void copy_on(const DeviceCopy& copy, Queue* /*queue*/) {
     no_cuda("copy", copy.to_device.kind == DeviceKind::cpu ? copy.from_device : copy.to_device);
 }

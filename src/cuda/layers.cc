@@ -1,53 +1,16 @@
 #include "cuda/layers.h"
 
 #include "base/dispatch.h"
-#include "cuda/attention_any.h"
+#include "cuda/any_rows.h"
 #include "cuda/layers_any.h"
 #include "cuda/queue.h"
+#include "cuda/training.h"
 
 #include <cstring>
 #include <utility>
 
 namespace heed::cuda {
 namespace {
-
-constexpr const char* any_name = "cuda-any";
-constexpr std::int64_t most_blocks = (std::int64_t{1} << 31) - 1;
-
-template <class Problem>
-Kernel<Problem> any_row(void (*forward)(detail::Place&, const Problem&),
-                        void (*backward)(detail::Place&, const Problem&) = nullptr) {
-    Kernel<Problem> row;
-    row.name = any_name;
-    row.what = "GPU, every type and stride";
-    row.device = DeviceKind::cuda;
-    row.missing = missing_hopper();  // compiled for it alone
-    row.forward = forward;
-    row.backward = backward;
-    return row;
-}
-
-/// Scratch memory of an operation, given back when it is queued.
-class Scratch {
-public:
-    explicit Scratch(CudaQueue& queue) : queue_(queue) {}
-    ~Scratch() { queue_.finish_scratch(); }
-    Scratch(const Scratch&) = delete;
-    Scratch& operator=(const Scratch&) = delete;
-    void* bytes(std::size_t count) { return queue_.scratch(count); }
-
-private:
-    CudaQueue& queue_;
-};
-
-/// One launch from a place.
-template <class Problem, void (*launch)(void*, const Problem&, bool)>
-void run_one(detail::Place& place, const Problem& problem) {
-    CudaQueue& queue = queue_of(place);
-    const OnDevice on(queue.device());
-    launch(queue.stream(), problem, problem.wide());
-    check_launch(any_name);
-}
 
 void norm_backward(detail::Place& place, const NormProblem& problem) {
     CudaQueue& queue = queue_of(place);
@@ -68,7 +31,7 @@ void embedding(detail::Place& place, const EmbeddingProblem& problem) {
     Scratch scratch(queue);
     const std::size_t bytes = problem.ids.size_bytes();
     void* ids = scratch.bytes(bytes);
-    launch_upload(queue.stream(), ids, problem.ids.data(), static_cast<std::int64_t>(bytes));
+    queue.upload(ids, problem.ids.data(), bytes);
     EmbeddingCall call;
     call.ids = static_cast<const std::int64_t*>(ids);
     call.rows = static_cast<std::int64_t>(problem.ids.size());
@@ -78,23 +41,6 @@ void embedding(detail::Place& place, const EmbeddingProblem& problem) {
     call.out = problem.out;
     launch_embedding(queue.stream(), call, problem.wide());
     check_launch(any_name);
-}
-
-const char* linear_declines(const LinearProblem& problem) {
-    const MatmulProblem& p = problem.product;
-    const bool many = (p.rows / 64 + 1) * (p.columns / 64 + 1) > most_blocks;
-    return many ? "too large" : nullptr;
-}
-
-const char* matmul_declines(const MatmulProblem& p) {
-    const bool many = p.kept.elements * (p.rows / 64 + 1) * (p.columns / 64 + 1) > most_blocks;
-    return many ? "too large" : nullptr;
-}
-
-void matmul(detail::Place& place, const MatmulProblem& problem) {
-    LinearProblem linear;
-    linear.product = problem;
-    run_one<LinearProblem, launch_linear>(place, linear);
 }
 
 Tensor4 tensor_of(const View& view) {
@@ -127,7 +73,7 @@ void rope(detail::Place& place, const RopeProblem& p) {
     Scratch scratch(queue);
     const std::vector<unsigned char> bytes = uploaded(p);
     void* memory = scratch.bytes(bytes.size());
-    launch_upload(queue.stream(), memory, bytes.data(), static_cast<std::int64_t>(bytes.size()));
+    queue.upload(memory, bytes.data(), bytes.size());
     RopeCall call;
     call.x = tensor_of(p.x);
     call.out = tensor_of(p.out);
@@ -165,16 +111,8 @@ std::vector<Kernel<ElementwiseProblem>> elementwise_kernels() {
 std::vector<Kernel<SumProblem>> sum_leading_kernels() {
     return {any_row<SumProblem>(run_one<SumProblem, launch_sum_leading>)};
 }
-std::vector<Kernel<EmbeddingProblem>> embedding_kernels() { return {any_row<EmbeddingProblem>(embedding)}; }
-std::vector<Kernel<LinearProblem>> linear_kernels() {
-    auto row = any_row<LinearProblem>(run_one<LinearProblem, launch_linear>);
-    row.declines = linear_declines;
-    return {row};
-}
-std::vector<Kernel<MatmulProblem>> matmul_kernels() {
-    auto row = any_row<MatmulProblem>(matmul);
-    row.declines = matmul_declines;
-    return {row};
+std::vector<Kernel<EmbeddingProblem>> embedding_kernels() {
+    return {any_row<EmbeddingProblem>(embedding, embedding_backward)};
 }
 std::vector<Kernel<DropoutProblem>> dropout_kernels() {
     return {any_row<DropoutProblem>(run_one<DropoutProblem, launch_dropout>)};

@@ -1,46 +1,14 @@
 /// The layers' operations on the device, of any type and stride: what a model needs beside attention, right first.
 /// Every number is written by one thread from sums in a fixed order, so that no run differs from another.
 
+#include "cuda/activated.cuh"
 #include "cuda/layers_any.h"
-#include "cuda/numbers.cuh"
+#include "cuda/rows.cuh"
 
 #include <heed/random.h>
 
 namespace heed::cuda {
 namespace {
-
-constexpr int row_threads = 256;
-
-__device__ inline std::int64_t row_offset(const TensorRows& x, std::int64_t n) {
-    std::int64_t offset = 0;
-    for (int axis = x.axes - 1; axis > 0; --axis) {
-        offset += n % x.extent[axis] * x.step[axis];
-        n /= x.extent[axis];
-    }
-    return x.axes > 0 ? offset + n * x.step[0] : offset;
-}
-/// Element `column` of row n, or `absent`.
-template <class A>
-__device__ inline A number(const TensorRows& x, std::int64_t n, std::int64_t column, A absent = 0) {
-    return x.present ? load_as<A>(x.dtype, x.data, row_offset(x, n) + column * x.stride) : absent;
-}
-template <class A>
-__device__ inline void put_number(const TensorRows& x, std::int64_t n, std::int64_t column, A value) {
-    if (x.present) { store_as<A>(x.dtype, x.data, row_offset(x, n) + column * x.stride, value); }
-}
-
-/// The sum over the block, in the same order each time; every thread gets it.
-template <class A>
-__device__ A block_sum(A x) {
-    __shared__ A partial[row_threads / 32];
-    for (int apart = 16; apart > 0; apart /= 2) { x += __shfl_xor_sync(~0U, x, apart); }
-    __syncthreads();
-    if (threadIdx.x % 32 == 0) { partial[threadIdx.x / 32] = x; }
-    __syncthreads();
-    A sum = 0;
-    for (int warp = 0; warp < row_threads / 32; ++warp) { sum += partial[warp]; }
-    return sum;
-}
 
 // ---- norms ---------------------------------------------------------------------------------------------------------
 
@@ -148,28 +116,6 @@ __global__ void __launch_bounds__(row_threads)
 // ---- one number at a time ------------------------------------------------------------------------------------------
 
 template <class A>
-__device__ inline A sigmoid(A x) {
-    return x >= 0 ? 1 / (1 + exp(-x)) : exp(x) / (1 + exp(x));
-}
-constexpr double gelu_root = 0.79788456080286535588, gelu_cubic = 0.044715, quick = 1.702;
-constexpr double root_half = 0.70710678118654752440, root_two_pi = 2.50662827463100050242;
-
-template <class A>
-__device__ A activated(Activation activation, A x) {
-    switch (activation) {
-        case Activation::relu: return x < 0 ? A{0} : x;
-        case Activation::gelu: return x * erfc(-x * static_cast<A>(root_half)) / 2;
-        case Activation::gelu_tanh:
-            return x / 2 * (1 + tanh(static_cast<A>(gelu_root) * (x + static_cast<A>(gelu_cubic) * x * x * x)));
-        case Activation::quick_gelu: return x * sigmoid(static_cast<A>(quick) * x);
-        case Activation::silu: return x * sigmoid(x);
-        case Activation::tanh: return tanh(x);
-        case Activation::sigmoid: return sigmoid(x);
-        default: return x;
-    }
-}
-
-template <class A>
 __device__ A slope_of(Activation activation, A x) {
     switch (activation) {
         case Activation::relu: return x > 0 ? A{1} : x <= 0 ? A{0} : x;
@@ -198,19 +144,6 @@ __device__ A slope_of(Activation activation, A x) {
         }
         default: return A{1};
     }
-}
-
-/// every(row, column) for all numbers of a shape.
-template <class Every>
-__device__ void for_numbers(const RowsShape& shape, const Every& every) {
-    const std::int64_t count = shape.rows * shape.columns, step = static_cast<std::int64_t>(gridDim.x) * blockDim.x;
-    for (std::int64_t n = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; n < count; n += step) {
-        every(n / shape.columns, n % shape.columns);
-    }
-}
-unsigned blocks_for(std::int64_t numbers) {
-    const std::int64_t blocks = (numbers + row_threads - 1) / row_threads;
-    return static_cast<unsigned>(blocks < 65536 ? blocks : 65536);
 }
 
 template <class A>
@@ -371,17 +304,6 @@ __global__ void __launch_bounds__(row_threads) multiply_matrices(const __grid_co
         }
     }
 }
-
-/// launch(a number of the type that is computed in).
-template <class Launch>
-void in_type(bool wide, const Launch& launch) {
-    if (wide) {
-        launch(double{});
-    } else {
-        launch(float{});
-    }
-}
-cudaStream_t stream_of(void* stream) { return static_cast<cudaStream_t>(stream); }
 
 }  // namespace
 

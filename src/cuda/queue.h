@@ -2,8 +2,12 @@
 /// A stream of a GPU as heed's kernels see it.
 
 #include "base/device_api.h"
+#include "cuda/cublas_lt.h"
 
 #include <cuda_runtime_api.h>
+
+#include <array>
+#include <memory>
 
 namespace heed::cuda {
 
@@ -34,7 +38,14 @@ public:
     void* scratch(std::size_t bytes) override;
     /// The operation is queued: scratch memory that belongs to a graph under capture goes back to it.
     void finish_scratch();
-    std::size_t scratch_bytes() const override { return scratch_bytes_; }
+    /// Numbers of the host to memory of the device, queued; `from` may go when it returns.
+    void upload(void* to, const void* from, std::size_t bytes);
+    /// To the host. Waits for everything queued; refused under capture, by CUDA.
+    void download(void* to, const void* from, std::size_t bytes);
+    void* kept(detail::KeptMemory slot, std::size_t bytes);
+    std::size_t scratch_bytes() const override;
+    /// Of this queue; null where the library is not found.
+    CublasLt* cublas_lt();
     void release() override;
 
     int device() const { return device_; }
@@ -54,6 +65,12 @@ private:
     std::size_t scratch_bytes_ = 0;
     void* captured_ = nullptr;  ///< scratch memory of the operation that is being captured
     int* counters_ = nullptr;
+    struct Kept {
+        void* memory = nullptr;
+        std::size_t bytes = 0;
+    };
+    std::array<Kept, static_cast<std::size_t>(detail::KeptMemory::count)> kept_{};
+    std::unique_ptr<CublasLt> cublas_lt_;
 };
 
 /// Of the place of a call on a GPU.

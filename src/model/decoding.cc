@@ -6,6 +6,7 @@
 
 #include "base/access.h"
 #include "model/run.h"
+#include "ops/host_copy.h"
 
 namespace heed {
 namespace {
@@ -17,10 +18,12 @@ bool same_cache(const CacheConfig& a, const CacheConfig& b) {
            (!a.rope || rope_table(*a.rope) == rope_table(*b.rope));
 }
 
-CachePool make_pool(CacheConfig c, const DecodingOptions& options, std::int64_t tokens, std::size_t layers) {
+CachePool make_pool(CacheConfig c, const DecodingOptions& options, std::int64_t tokens, std::size_t layers,
+                    Device device) {
     c.layers = static_cast<std::int64_t>(layers);
     const bool state = c.kind == CacheKind::linear || c.kind == CacheKind::infini;
     c.storage = state ? CacheStorage::f32 : options.storage;
+    c.device = device;
     c.page_size = options.page_size;
     // Every sequence may leave a page unfilled, and a fork writes into a copy of its last one.
     c.pages = state ? options.sequences : (tokens + c.page_size - 1) / c.page_size + 2 * options.sequences;
@@ -52,6 +55,7 @@ Decoding::Decoding(const Model& model, const DecodingOptions& options) : model_(
         throw Error("[Decoding] options: expected room for 1 token and 1 sequence or more, got less");
     }
     const Stack& stack = detail::Access::state(model)->graph.decoder;
+    const Device device = model.device();
     std::vector<CacheConfig> kinds;
     std::vector<std::vector<std::int64_t>> layers;
     for (std::size_t i = 0; i < stack.layers.size(); ++i) {
@@ -66,11 +70,12 @@ Decoding::Decoding(const Model& model, const DecodingOptions& options) : model_(
         layers[group].push_back(static_cast<std::int64_t>(i));
     }
     for (std::size_t g = 0; g < kinds.size(); ++g) {
-        groups_.push_back({make_pool(kinds[g], options_, options_.tokens, layers[g].size()), layers[g]});
+        groups_.push_back({make_pool(kinds[g], options_, options_.tokens, layers[g].size(), device), layers[g]});
     }
     if (c.kind == ModelKind::encoder_decoder) {
         const std::int64_t tokens = options.source_tokens > 0 ? options.source_tokens : options.tokens;
-        cross_.push_back(make_pool(stack.layers.front().cross.cache_config(), options_, tokens, stack.layers.size()));
+        cross_.push_back(
+            make_pool(stack.layers.front().cross.cache_config(), options_, tokens, stack.layers.size(), device));
     }
 }
 
@@ -143,7 +148,7 @@ Value step_bias(Tape& tape, const StackRun& run, const Packed& packed, std::span
 
 Tensor last_rows(Context& context, const Value& x, const Packed& packed) {
     const auto n = static_cast<std::int64_t>(packed.counts.size());
-    Tensor rows(x.dtype(), {1, n, x.extent(2)});
+    Tensor rows(x.dtype(), {1, n, x.extent(2)}, context.device());
     std::int64_t end = 0;
     for (std::int64_t b = 0; b < n; ++b) {
         end += packed.counts[static_cast<std::size_t>(b)];
@@ -243,8 +248,10 @@ Tensor Decoding::step(Context& context, const DecodingBatch& batch) {
     }
     x = run.stack.final_norm(tape, x);
     const Value logits = model_logits(tape, m, x);
-    Tensor result = Tensor::uninitialised(DType::f32, {logits.extent(1), logits.extent(2)});
-    convert(context, logits.reshape({logits.extent(1), logits.extent(2)}), result.view());
+    const Value rows = logits.reshape({logits.extent(1), logits.extent(2)});
+    if (!on_host(context)) { return host_copy(context, convert(tape, rows, DType::f32)); }
+    Tensor result = Tensor::uninitialised(DType::f32, rows.shape());
+    convert(context, rows, result.view());
     return result;
 }
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "model/run.h"
+#include "ops/host_copy.h"
 
 namespace heed {
 namespace {
@@ -110,11 +111,7 @@ Value run_model(Tape& tape, const ModelState& m, const Inputs& in, const TapeFor
     if (attention) { first.attention = &result->encoder_attention; }
     if (inputs) { first.inputs = &result->attention_inputs.encoder; }
     const Value memory = run_stack(tape, first);
-    if (result != nullptr) {
-        result->encoder_last_hidden_state =
-            Tensor::uninitialised(memory.dtype() == DType::f64 ? DType::f64 : DType::f32, memory.shape());
-        convert(tape.context(), memory, result->encoder_last_hidden_state.view());
-    }
+    if (result != nullptr) { result->encoder_last_hidden_state = host_copy(tape.context(), memory); }
     StackRun second{.model = m, .config = m.config.decoder, .stack = m.graph.decoder, .options = options};
     second.ids = in.decoder_ids.view();
     second.mask = seen(in.decoder_mask);
@@ -146,12 +143,6 @@ Value first_tokens(Tape& tape, const Value& x, const Inputs& in) {
     const std::int64_t count = in.packed->lengths.elements();
     const View starts(in.packed->cu_seqlens.as<std::int64_t>(), {count, 1});
     return embedding(tape, starts, x.reshape({x.extent(1), x.extent(2)}), {.dtype = x.dtype()});
-}
-
-Tensor copied(Context& context, const Value& value) {
-    Tensor copy = Tensor::uninitialised(value.dtype() == DType::f64 ? DType::f64 : DType::f32, value.shape());
-    convert(context, value, copy.view());
-    return copy;
 }
 
 // ---- Labels --------------------------------------------------------------------------------------------------------
@@ -244,13 +235,13 @@ ForwardResult Model::forward(Context& context, const ForwardInputs& inputs, cons
     const Inputs in = read_inputs(state_->config, inputs);
     const Value last = run_model(tape, *state_, in, plan);
     if (state_->config.head && options.logits) {
-        result.logits = copied(context, model_logits(tape, *state_, last));
+        result.logits = host_copy(context, model_logits(tape, *state_, last));
     } else if (!state_->config.head) {
-        result.last_hidden_state = copied(context, last);
+        result.last_hidden_state = host_copy(context, last);
     }
     if (state_->graph.pooler) {
         const Value first = first_tokens(tape, last, in);
-        result.pooled = copied(
+        result.pooled = host_copy(
             context, state_->graph.pooler(tape, first, Activation::tanh).reshape({first.extent(0), first.extent(2)}));
     }
     return result;

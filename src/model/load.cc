@@ -145,6 +145,7 @@ Model Model::load(const std::filesystem::path& folder, const LoadOptions& option
         Context context;
         model.set_weights(context, options.weights);
     }
+    model.to(options.device);
     return model;
 }
 
@@ -158,7 +159,11 @@ void Model::save(const std::filesystem::path& folder, const SaveOptions& options
     for (const Parameter& parameter : state_->parameters.list()) {
         const View value = parameter.value;
         const auto bytes = static_cast<std::uint64_t>(value.shape().elements()) * size_of(value.dtype());
-        tensors.push_back({parameter.name, bytes, [value](Tensor&) { return value; }});
+        tensors.push_back({parameter.name, bytes, [value](Tensor& memory) {
+                               if (value.device().kind == DeviceKind::cpu) { return value; }
+                               memory = Tensor::copy_of(value).to(Device{});
+                               return View(memory.view());
+                           }});
     }
     const std::string text = state_->config_text.empty() ? write_model_config(state_->config) : state_->config_text;
     AtomicFile config("Model::save", folder / "config.json");

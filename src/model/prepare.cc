@@ -159,6 +159,9 @@ WeightStorage weight_storage(std::string_view name) {
 }
 
 void Model::set_weights(Context& context, WeightStorage weights) const {
+    if (weights != WeightStorage::stored && device().kind != DeviceKind::cpu) {
+        throw Error("[Model::set_weights] weights: expected stored on a GPU, got " + std::string(name_of(weights)));
+    }
     // A model that fails half way keeps what it had.
     ModelGraph graph = state_->graph;
     prepare_weights(context, graph, weights);

@@ -147,7 +147,9 @@ void Model::assign(std::string_view name, const View& value) const {
                     (value ? std::string(name_of(value.dtype())) + " " + to_string(value.shape()) : "none"));
     }
     // Copied first: the numbers may come from the parameter itself, and mapped files are not written to.
-    parameter->memory = Tensor::copy_of(value).to(parameter->value.dtype());
+    Tensor numbers = Tensor::copy_of(value).to(Device{}).to(parameter->value.dtype());
+    const Device device = parameter->value.device();
+    parameter->memory = device.kind == DeviceKind::cpu ? std::move(numbers) : numbers.to(device);
     parameter->value = parameter->memory.view();
 }
 

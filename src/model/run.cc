@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "base/dispatch.h"
+#include "ops/host_copy.h"
 
 namespace heed {
 namespace {
@@ -18,17 +19,10 @@ std::int64_t offset_of(const View& view, std::int64_t i, std::int64_t j) {
     return i * view.stride(0) + j * view.stride(1);
 }
 
-/// f32, or f64 where that is what is computed with.
-Tensor copy_for_capture(Context& context, const Value& value) {
-    Tensor copy = Tensor::uninitialised(value.dtype() == DType::f64 ? DType::f64 : DType::f32, value.shape());
-    convert(context, value, copy.view());
-    return copy;
-}
-
 /// Of all tokens, or of the last ones.
 Tensor hidden_for_capture(Context& context, const StackRun& run, const Value& x) {
     const std::int64_t tokens = x.extent(1), last = run.options.hidden_last;
-    return copy_for_capture(context, last > 0 && last < tokens ? x.slice(1, tokens - last, tokens) : x);
+    return host_copy(context, last > 0 && last < tokens ? x.slice(1, tokens - last, tokens) : x);
 }
 
 void check_head_factors(const char* argument, const View& factors, const Stack& stack, bool cross) {
@@ -97,9 +91,14 @@ Value position_embedding(Tape& tape, const StackRun& run, const View& positions)
     }
     const Tensor flat = Tensor::copy_of(positions);
     Tensor waves = Tensor::uninitialised(run.options.dtype, {batch * tokens, run.model.config.d_model});
-    sinusoids(tape.context(), waves.view(),
-              {.layout = p.layout, .positions = View(flat.as<std::int64_t>(), {batch * tokens})});
-    const Value all = tape.constant(std::move(waves));
+    const SinusoidOptions where{.layout = p.layout, .positions = View(flat.as<std::int64_t>(), {batch * tokens})};
+    if (on_host(tape.context())) {
+        sinusoids(tape.context(), waves.view(), where);
+    } else {
+        Context host;
+        sinusoids(host, waves.view(), where);
+    }
+    const Value all = tape.constant(placed(tape.context(), std::move(waves)));
     return batch == 1 ? all : all.reshape({batch, tokens, run.model.config.d_model});
 }
 
@@ -118,8 +117,9 @@ Tensor lengths_of(const View& mask) {
     return lengths;
 }
 
+/// A row-major mask [B,S] as attention sees it.
 View as_keys(const View& mask) {
-    return View(DType::u8, mask.data(), {mask.extent(0), 1, 1, mask.extent(1)}, {mask.stride(0), 0, 0, mask.stride(1)});
+    return View(DType::u8, mask.data(), {mask.extent(0), 1, 1, mask.extent(1)}, mask.device());
 }
 
 /// ALiBi counts the tokens that are there.
@@ -224,7 +224,7 @@ Value run_stack(Tape& tape, const StackRun& run) {
 
     // What the calls of all layers see, until the way back is done.
     struct Keep {
-        Tensor positions, mask, lengths, by_mask, memory_mask;
+        Tensor positions, mask, allow, lengths, by_mask, memory_mask;
         std::vector<double> alibi;
     };
     auto keep = std::make_shared<Keep>();
@@ -242,7 +242,8 @@ Value run_stack(Tape& tape, const StackRun& run) {
     }
     if (run.mask) {
         keep->mask = Tensor::copy_of(run.mask);
-        self.allow = as_keys(keep->mask.view());
+        keep->allow = placed(context, keep->mask.clone());
+        self.allow = as_keys(keep->allow.view());
         keep->lengths = lengths_of(keep->mask.view());
         if (keep->lengths) { self.lengths = keep->lengths.view(); }
     }
@@ -260,14 +261,12 @@ Value run_stack(Tape& tape, const StackRun& run) {
         relative = relative_bias(tape, run.stack.relative.on(tape), reach, reach, {.buckets = p.buckets});
     }
     std::shared_ptr<const Tensor> kept_bias;
-    if (relative && run.inputs != nullptr) {
-        kept_bias = std::make_shared<const Tensor>(copy_for_capture(context, relative));
-    }
+    if (relative && run.inputs != nullptr) { kept_bias = std::make_shared<const Tensor>(host_copy(context, relative)); }
     AttentionCall over;
     over.kernel = run.options.kernel;
     over.dropout = run.options.dropout;
     if (run.memory_mask) {
-        keep->memory_mask = Tensor::copy_of(run.memory_mask);
+        keep->memory_mask = placed(context, Tensor::copy_of(run.memory_mask));
         over.allow = as_keys(keep->memory_mask.view());
     }
     const std::uint32_t first_place = &run.config == &run.model.config.encoder ? 16U : 16U + 4096U;

@@ -6,6 +6,8 @@
 
 #include <cmath>
 
+#include "ops/host_copy.h"
+
 namespace heed {
 namespace {
 
@@ -100,8 +102,9 @@ Value with_factors(Tape& tape, const std::vector<double>& factors, const Value& 
     for (std::int64_t i = 0; i < wide.elements(); ++i) {
         wide.as<double>()[i] = factors[static_cast<std::size_t>(i / size)];
     }
-    const View all(DType::f64, wide.data(), out.shape(), {0, 0, size, 1});
-    Tensor gate = Tensor::uninitialised(out.dtype(), out.shape());
+    const Tensor there = placed(tape.context(), std::move(wide));
+    const View all(DType::f64, there.data(), out.shape(), {0, 0, size, 1}, there.device());
+    Tensor gate = Tensor::uninitialised(out.dtype(), out.shape(), there.device());
     convert(tape.context(), all, gate.view());
     return gated(tape, Activation::none, tape.constant(std::move(gate)), out);
 }
@@ -114,22 +117,16 @@ Value joined(const AttentionLayer& layer, Tape& tape, const AttentionCall& call,
 
 // ---- Softmax -------------------------------------------------------------------------------------------------------
 
-Tensor f32_or_f64(Context& context, const View& x) {
-    Tensor copy = Tensor::uninitialised(x.dtype() == DType::f64 ? DType::f64 : DType::f32, x.shape());
-    convert(context, x, copy.view());
-    return copy;
-}
-
-/// Copies what the options see; the relative bias is left to who knows that layers share it.
+/// Copies of what the options see, in the host's memory; the relative bias is left to who knows that layers share it.
 AttentionInputs kept_inputs(Tape& tape, const Value& q, const Value& k, AttentionOptions options) {
     AttentionInputs inputs;
-    inputs.q = f32_or_f64(tape.context(), q);
-    inputs.k = f32_or_f64(tape.context(), k);
+    inputs.q = host_copy(tape.context(), q);
+    inputs.k = host_copy(tape.context(), k);
     options.bias = View();
     for (View* view :
          {&options.allow, &options.alibi_slopes, &options.query_positions, &options.key_positions, &options.sinks}) {
         if (!*view) { continue; }
-        inputs.kept.push_back(Tensor::copy_of(*view));
+        inputs.kept.push_back(Tensor::copy_of(*view).to(Device{}));
         *view = inputs.kept.back().view();
     }
     inputs.options = std::move(options);
@@ -146,7 +143,17 @@ void capture(Tape& tape, const Value& q, const Value& k, AttentionOptions option
     if (call.weights == nullptr) { return; }
     *call.weights = Tensor::uninitialised(q.dtype() == DType::f64 ? DType::f64 : DType::f32,
                                           {q.extent(0), q.extent(1), q.extent(2), k.extent(2)});
-    attention_weights(tape.context(), q, k, call.weights->view(), {}, options);
+    if (on_host(tape.context())) {
+        attention_weights(tape.context(), q, k, call.weights->view(), {}, options);
+        return;
+    }
+    // Looking at weights is the host's.
+    AttentionInputs here = kept_inputs(tape, q, k, options);
+    const Tensor bias = options.bias ? host_copy(tape.context(), options.bias) : Tensor();
+    if (bias) { here.options.bias = bias.view(); }
+    here.options.kernel.clear();
+    Context host;
+    attention_weights(host, here.q, here.k, call.weights->view(), {}, here.options);
 }
 
 bool captures(const AttentionCall& call) { return call.weights != nullptr || call.inputs != nullptr; }
@@ -182,14 +189,15 @@ Value expanded_keys(Tape& tape, const Value& latent, const Value& rotary, const 
     const MutableView& all = keys.view();
     matmul(tape.context(), latent.seen_as(0, {b, 1, s, r}, {s * r, s * r, r, 1}),
            View(up_key.dtype(), up_key.view().data(), {1, h, r, n},
-                {0, up_key.view().stride(0), up_key.view().stride(2), up_key.view().stride(1)}),
+                {0, up_key.view().stride(0), up_key.view().stride(2), up_key.view().stride(1)}, up_key.view().device()),
            all.slice(3, 0, n));
     if (p > 0) {
         for (std::int64_t i = 0; i < h; ++i) {
             const MutableView head = all.slice(1, i, i + 1).slice(3, n, n + p);
             convert(tape.context(),
                     View(rotary.dtype(), rotary.view().data(), {b, 1, s, p},
-                         {rotary.view().stride(0), 0, rotary.view().stride(1), rotary.view().stride(2)}),
+                         {rotary.view().stride(0), 0, rotary.view().stride(1), rotary.view().stride(2)},
+                         rotary.view().device()),
                     head);
         }
     }
@@ -228,7 +236,8 @@ Value latent_attention(Tape& tape, const AttentionLayer& layer, const Value& x, 
     convert(tape.context(), latent.reshape({1, 1, t, r}), rows.slice(3, 0, r).view());
     if (p > 0) {
         convert(tape.context(),
-                View(rotary.dtype(), rotary.view().data(), {1, 1, t, p}, {0, 0, rotary.view().stride(1), 1}),
+                View(rotary.dtype(), rotary.view().data(), {1, 1, t, p}, {0, 0, rotary.view().stride(1), 1},
+                     rotary.view().device()),
                 rows.slice(3, r, r + p).view());
     }
     const Value out = tape.empty(x.dtype(), {1, t, layer.config.heads, l.value_size});

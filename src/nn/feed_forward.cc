@@ -5,6 +5,14 @@
 namespace heed {
 namespace {
 
+/// Experts are chosen and their results put together in memory of the CPU.
+void expect_host(const Tape& tape) {
+    const Device device = tape.context().device();
+    if (device.kind != DeviceKind::cpu) {
+        throw Error("[forward] model: expected one without experts on " + to_string(device) + ", got one with experts");
+    }
+}
+
 /// Tokens of each expert, in order.
 std::vector<ExpertOutput> tokens_of(const Routes& routes, std::int64_t experts) {
     std::vector<ExpertOutput> result(static_cast<std::size_t>(experts));
@@ -20,6 +28,7 @@ std::vector<ExpertOutput> tokens_of(const Routes& routes, std::int64_t experts) 
 }
 
 Value visit_experts(Tape& tape, const FeedForwardLayer& layer, const Value& x) {
+    expect_host(tape);
     const Value logits = layer.router(tape, x);
     const Routes routes = route(tape, layer.config.experts, logits, layer.correction.view());
     std::vector<ExpertOutput> visited;
@@ -55,6 +64,7 @@ Value FeedForwardLayer::operator()(Tape& tape, const Value& x) const {
         u = up(tape, x);
     }
     if (config.experts.limit > 0) {
+        expect_host(tape);
         return down(tape, clamped_gate(tape, g, u, config.experts.limit, config.experts.alpha));
     }
     return down(tape, gated(tape, config.activation, g, u));

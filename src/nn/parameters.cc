@@ -2,6 +2,8 @@
 
 #include <cstring>
 
+#include "base/device_api.h"
+
 namespace heed {
 
 Parameter& Parameters::add(Parameter parameter) {
@@ -31,8 +33,14 @@ std::int64_t Parameters::elements() const {
 
 void Parameters::clear_gradients() {
     for (Parameter& parameter : list_) {
-        if (parameter.gradient) { std::memset(parameter.gradient.data(), 0, parameter.gradient.bytes()); }
         parameter.gradient_is_old = false;
+        Tensor& gradient = parameter.gradient;
+        if (!gradient) { continue; }
+        if (gradient.device().kind == DeviceKind::cpu) {
+            std::memset(gradient.data(), 0, gradient.bytes());
+        } else {
+            detail::clear_on(gradient.device(), gradient.data(), gradient.bytes());
+        }
     }
 }
 
@@ -53,7 +61,7 @@ const void* element(const View& view, std::int64_t offset) {
 
 View Weight::view() const {
     if (parameter == nullptr) { return {}; }
-    return View(parameter->value.dtype(), element(parameter->value, offset), shape, strides);
+    return View(parameter->value.dtype(), element(parameter->value, offset), shape, strides, parameter->value.device());
 }
 
 Value Weight::on(Tape& tape) const {

@@ -1,7 +1,11 @@
 #include "ops/cached_attention.h"
 
+#include <heed/elementwise.h>
+
 #include "ops/attention_kernels.h"
+#include "ops/host_copy.h"
 #include "ops/kv_rows.h"
+#include "ops/kv_transfer.h"
 
 #include <vector>
 
@@ -34,6 +38,27 @@ Tensor gather(const AttentionProblem& p, const KvRows& rows, std::int64_t column
     return all;
 }
 
+/// That of the rows where the queries have it too, so that kernels for it take the call.
+DType gathered_on_device(const AttentionProblem& p) {
+    const DType stored = kv_type(p.pages->k.storage);
+    return p.q.dtype() == stored ? stored : gathered_type(p.q.dtype());
+}
+
+/// To `out` [1,G,S,columns].
+void gather_on_device(Context& context, const AttentionProblem& p, const KvRows& from, const MutableView& out) {
+    const KvPages& pages = *p.pages;
+    std::vector<std::int32_t> rows;
+    rows.reserve(static_cast<std::size_t>(p.keys));
+    for (std::int64_t b = 0; b < p.batch; ++b) {
+        const Sequence s = p.sequence(b);
+        for (std::int64_t j = 0; j < s.keys; ++j) {
+            const std::int64_t page = pages.tables[b][j / pages.page_size];
+            rows.push_back(static_cast<std::int32_t>(page * pages.page_size + j % pages.page_size));
+        }
+    }
+    gather_kv_rows(context, {.from = from, .rows = rows, .out = out});
+}
+
 }  // namespace
 
 void copy_rows(const View& from, const MutableView& to) {
@@ -64,16 +89,19 @@ void attend_mixed(Context& context, const View& q, const View& k, const View& v,
                   const AttentionOptions& options) {
     const MutableView& out = outputs.out;
     Tensor wide_q, wide_out;
+    const auto convert_rows = [&](const View& from, const MutableView& to) {
+        on_host(context) ? copy_rows(from, to) : convert(context, from, to);
+    };
     if (q.dtype() != k.dtype()) {
-        wide_q = Tensor::uninitialised(k.dtype(), q.shape());
-        copy_rows(q, wide_q);
+        wide_q = Tensor::uninitialised(k.dtype(), q.shape(), context.device());
+        convert_rows(q, wide_q);
     }
     if (out.dtype() != k.dtype() && out.dtype() != DType::f32) {
-        wide_out = Tensor::uninitialised(k.dtype(), out.shape());
+        wide_out = Tensor::uninitialised(k.dtype(), out.shape(), context.device());
     }
     attend(context, wide_q ? View(wide_q) : q, k, v,
            {.out = wide_out ? MutableView(wide_out) : out, .lse = outputs.lse}, options);
-    if (wide_out) { copy_rows(wide_out, out); }
+    if (wide_out) { convert_rows(wide_out, out); }
 }
 
 void attend_pages(Context& context, const AttentionKernel& kernel, const AttentionProblem& problem) {
@@ -85,12 +113,26 @@ void attend_pages(Context& context, const AttentionKernel& kernel, const Attenti
         kernel.forward(place, problem);
         return;
     }
+    AttentionOptions options = problem.options;
+    options.scale = problem.scale;
+    const AttentionOutputs outputs{.out = problem.out, .lse = problem.lse};
+    if (!on_host(context)) {
+        const DType type = gathered_on_device(problem);
+        StepMemory keys, values;
+        const auto all = [&](StepMemory& memory, detail::KeptMemory slot, const KvRows& rows, std::int64_t columns) {
+            const MutableView to = memory.view(context, slot, type, {1, problem.kv_heads, problem.keys, columns});
+            gather_on_device(context, problem, rows, to);
+            return View(to);
+        };
+        const View k = all(keys, detail::KeptMemory::keys, problem.pages->k, problem.head_size);
+        const View v = all(values, detail::KeptMemory::values, problem.pages->v, problem.value_size);
+        attend_mixed(context, problem.q, k, v, outputs, options);
+        return;
+    }
     const DType dtype = gathered_type(problem.q.dtype());
     const Tensor k = gather(problem, problem.pages->k, problem.head_size, dtype);
     const Tensor v = gather(problem, problem.pages->v, problem.value_size, dtype);
-    AttentionOptions options = problem.options;
-    options.scale = problem.scale;
-    attend_mixed(context, problem.q, k, v, {.out = problem.out, .lse = problem.lse}, options);
+    attend_mixed(context, problem.q, k, v, outputs, options);
 }
 
 }  // namespace heed

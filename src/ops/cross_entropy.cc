@@ -1,9 +1,12 @@
 #include <heed/cross_entropy.h>
 #include <heed/elementwise.h>
+#include <heed/embedding.h>
 #include <heed/tensor.h>
 
 #include "base/dispatch.h"
 #include "cpu/layers/layers.h"
+#include "cuda/training.h"
+#include "ops/host_copy.h"
 #include "ops/linear.h"
 #include "ops/row_checks.h"
 #include "reference/cross_entropy.h"
@@ -102,8 +105,10 @@ void cross_entropy_by_reference(detail::Place& place, const CrossEntropyProblem&
 }
 
 std::span<const Kernel<CrossEntropyProblem>> cross_entropy_kernel_list() {
-    static const auto list = kernel_list<CrossEntropyProblem>(
-        {cpu::cross_entropy_kernels(), {reference_kernel<CrossEntropyProblem>(cross_entropy_by_reference)}});
+    static const auto list =
+        kernel_list<CrossEntropyProblem>({cuda::cross_entropy_kernels(),
+                                          cpu::cross_entropy_kernels(),
+                                          {reference_kernel<CrossEntropyProblem>(cross_entropy_by_reference)}});
     return list;
 }
 
@@ -124,7 +129,7 @@ struct Arguments {
     const LinearCrossEntropyGradients& gradients;
 };
 
-void check_linear_arguments(const char* function, const Arguments& a) {
+void check_linear_arguments(Caller function, const Arguments& a) {
     check_rows(function, {"hidden", a.hidden});
     check_rows(function, {"weight", a.weight});
     const std::int64_t inputs = a.hidden.extent(a.hidden.rank() - 1);
@@ -234,11 +239,11 @@ public:
         at_once_ = shape.rows;
         const MutableView& given = a_.options.room;
         if (!given || given.shape().elements() < static_cast<std::int64_t>(shape.bytes())) {
-            own_ = Tensor::uninitialised(DType::u8, {static_cast<std::int64_t>(shape.bytes())});
+            own_ = Tensor::uninitialised(DType::u8, {static_cast<std::int64_t>(shape.bytes())}, context_.device());
         }
         auto* memory = static_cast<std::byte*>(own_ ? own_.data() : given.data());
         const auto take = [&](DType dtype, std::int64_t columns) {
-            const MutableView view(dtype, memory, {shape.rows, columns});
+            const MutableView view(dtype, memory, {shape.rows, columns}, context_.device());
             memory += shape.bytes_of(dtype, columns);
             return view;
         };
@@ -252,7 +257,9 @@ public:
     }
 
     void run() {
-        if (a_.gradients.dhidden && rows_.size() < targets_.ids.size()) { fill(context_, a_.gradients.dhidden, 0); }
+        if (a_.gradients.dhidden && (rows_.size() < targets_.ids.size() || !on_host(context_))) {
+            fill(context_, a_.gradients.dhidden, 0);
+        }
         if (rows_.empty() && !a_.gradients.accumulate) {
             if (a_.gradients.dweight) { fill(context_, a_.gradients.dweight, 0); }
             if (a_.gradients.dbias) { fill(context_, a_.gradients.dbias, 0); }
@@ -265,10 +272,9 @@ public:
 
 private:
     void one(std::int64_t begin, std::int64_t count) {
-        const std::int64_t inputs = a_.weight.extent(1);
         const std::span<const std::int64_t> rows =
             std::span(rows_).subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(count));
-        gather(rows_of(a_.hidden), rows, inputs, hidden_);
+        take_rows(rows);
         const View hidden = hidden_.slice(0, 0, count);
         const MutableView logits = logits_.slice(0, 0, count);
         product(context_, hidden, a_.weight.permute({1, 0}), logits, {.bias = a_.options.bias});
@@ -283,8 +289,29 @@ private:
         if (a_.gradients.dhidden) {
             const MutableView dhidden = dhidden_.slice(0, 0, count);
             product(context_, dlogits, a_.weight, dhidden);
-            scatter(dhidden, rows, inputs, rows_of(a_.gradients.dhidden));
+            put_rows(rows, dhidden);
         }
+    }
+
+    /// [rows, N] over the same memory, where the rows lie evenly.
+    template <class AnyView>
+    static AnyView as_table(const AnyView& x) {
+        const std::int64_t columns = x.extent(x.rank() - 1);
+        return AnyView(x.dtype(), x.data(), Shape{x.shape().elements() / columns, columns}, x.device());
+    }
+
+    /// hidden_ = rows of hidden.
+    void take_rows(std::span<const std::int64_t> rows) {
+        if (on_host(context_)) { return gather(rows_of(a_.hidden), rows, a_.weight.extent(1), hidden_); }
+        const auto count = static_cast<std::int64_t>(rows.size());
+        embedding(context_, View(rows.data(), {count}), as_table(a_.hidden), hidden_.slice(0, 0, count));
+    }
+    /// Rows of dhidden, where a GPU has zeros until then, = those of this chunk.
+    void put_rows(std::span<const std::int64_t> rows, const View& from) {
+        if (on_host(context_)) { return scatter(from, rows, a_.weight.extent(1), rows_of(a_.gradients.dhidden)); }
+        const auto count = static_cast<std::int64_t>(rows.size());
+        embedding_backward(context_, View(rows.data(), {count}), from, as_table(a_.gradients.dhidden),
+                           {.accumulate = true});
     }
 
     void losses(std::span<const std::int64_t> rows, const MutableView& logits, const MutableView& dlogits) {
@@ -329,7 +356,7 @@ double least_loss(std::int64_t classes, const CrossEntropyOptions& options) {
 
 CrossEntropy cross_entropy(Context& context, const View& logits, const View& targets,
                            const CrossEntropyOptions& options, const CrossEntropyOutputs& outputs) {
-    constexpr const char* function = "cross_entropy";
+    const Caller function("cross_entropy", context);
     check_rows(function, {"logits", logits});
     const Shape rows = without_last_axis(logits.shape());
     const std::int64_t classes = logits.extent(logits.rank() - 1);
@@ -360,9 +387,14 @@ std::size_t linear_cross_entropy_room(const View& hidden, const View& weight) {
 CrossEntropy linear_cross_entropy(Context& context, const View& hidden, const View& weight, const View& targets,
                                   const LinearCrossEntropyOptions& options,
                                   const LinearCrossEntropyGradients& gradients) {
-    constexpr const char* function = "linear_cross_entropy";
+    const Caller function("linear_cross_entropy", context);
     const Arguments arguments{hidden, weight, options, gradients};
     check_linear_arguments(function, arguments);
+    for (const ArgumentView& x : {ArgumentView{"hidden", hidden}, ArgumentView{"dhidden", gradients.dhidden}}) {
+        if (x.view && !on_host(context) && !all_contiguous({x.view})) {
+            refuse(function, x.name, "row-major memory on a GPU", "strides " + to_string(x.view.strides()));
+        }
+    }
     Targets checked(function, targets, without_last_axis(hidden.shape()), weight.extent(0), options.loss);
     Chunks(context, arguments, checked).run();
     checked.write_losses(gradients.losses);

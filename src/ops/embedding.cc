@@ -63,7 +63,7 @@ void embedding(Context& context, const View& ids, const View& table, const Mutab
 
 void embedding_backward(Context& context, const View& ids, const View& dout, const MutableView& dtable,
                         const EmbeddingBackwardOptions& options) {
-    constexpr const char* function = "embedding_backward";
+    const Caller function("embedding_backward", context);
     check_table(function, {"dtable", dtable});
     check_output(function, "dtable", dtable, dtable.shape(), float_types);
     check_input(function, {"dout", dout}, shape_of_rows(function, ids, dtable.extent(1)));

@@ -1,6 +1,7 @@
 #include <heed/optimizer.h>
 
 #include "cpu/layers/layers.h"
+#include "cuda/training.h"
 #include "ops/row_checks.h"
 #include "reference/adam.h"
 #include "reference/elementwise.h"
@@ -20,7 +21,7 @@ void check_row_major(const char* function, const std::string& name, const View& 
     if (!all_contiguous({view})) { refuse(function, name, "row-major memory", "strides " + to_string(view.strides())); }
 }
 
-void check_parameter(const char* function, std::size_t n, const AdamParameter& p) {
+void check_parameter(Caller function, std::size_t n, const AdamParameter& p) {
     const std::string prefix = "parameters[" + std::to_string(n) + "].";
     const auto name = [&](const char* field) { return prefix + field; };
     if (!p.value) { refuse(function, name("value"), "a tensor", "none"); }
@@ -97,20 +98,20 @@ void squares_by_reference(detail::Place&, const SquaresProblem& p) {
 }
 
 std::span<const Kernel<AdamStep>> adam_kernel_list() {
-    static const auto list =
-        kernel_list<AdamStep>({cpu::adam_kernels(), {reference_kernel<AdamStep>(adam_by_reference)}});
+    static const auto list = kernel_list<AdamStep>(
+        {cuda::adam_kernels(), cpu::adam_kernels(), {reference_kernel<AdamStep>(adam_by_reference)}});
     return list;
 }
 std::span<const Kernel<SquaresProblem>> squares_kernel_list() {
-    static const auto list =
-        kernel_list<SquaresProblem>({cpu::squares_kernels(), {reference_kernel<SquaresProblem>(squares_by_reference)}});
+    static const auto list = kernel_list<SquaresProblem>(
+        {cuda::squares_kernels(), cpu::squares_kernels(), {reference_kernel<SquaresProblem>(squares_by_reference)}});
     return list;
 }
 
 }  // namespace
 
 void adam(Context& context, std::span<const AdamParameter> parameters, const AdamOptions& options) {
-    constexpr const char* function = "adam";
+    const Caller function("adam", context);
     check_adam_options(function, options);
     std::vector<AdamProblem> problems;
     for (std::size_t n = 0; n < parameters.size(); ++n) {
@@ -121,7 +122,7 @@ void adam(Context& context, std::span<const AdamParameter> parameters, const Ada
 }
 
 double global_norm(Context& context, std::span<const View> tensors) {
-    constexpr const char* function = "global_norm";
+    const Caller function("global_norm", context);
     std::vector<SquaresProblem::Tensor> list;
     std::int64_t pieces = 0;
     for (std::size_t n = 0; n < tensors.size(); ++n) {

@@ -1,7 +1,9 @@
+#include <heed/embedding.h>
 #include <heed/positions.h>
 
 #include "base/dispatch.h"
 #include "ops/attention_checks.h"
+#include "ops/host_copy.h"
 #include "ops/positions_checks.h"
 #include "reference/positions.h"
 
@@ -59,6 +61,22 @@ std::span<const Kernel<RelativeBiasProblem>> relative_bias_kernels() {
     return list;
 }
 
+/// On a GPU the bias is rows of the table by bucket, which the host counts.
+Shape grid_shape(const RelativeBiasProblem& grid) { return {grid.batch, grid.queries, grid.keys}; }
+
+std::vector<std::int64_t> buckets_of(const RelativeBiasProblem& grid) {
+    std::vector<std::int64_t> ids;
+    ids.reserve(static_cast<std::size_t>(grid_shape(grid).elements()));
+    for (std::int64_t b = 0; b < grid.batch; ++b) {
+        for (std::int64_t t = 0; t < grid.queries; ++t) {
+            for (std::int64_t s = 0; s < grid.keys; ++s) {
+                ids.push_back(reference::bucket_of(grid.key(b, s) - grid.query(b, t), grid.buckets));
+            }
+        }
+    }
+    return ids;
+}
+
 }  // namespace
 
 std::int64_t relative_bucket(std::int64_t distance, const RelativeBuckets& buckets) {
@@ -74,6 +92,11 @@ void relative_bias(Context& context, const View& table, const MutableView& bias,
     check_apart(function, "bias", bias, "query_positions", options.query_positions);
     check_apart(function, "bias", bias, "key_positions", options.key_positions);
     if (bias.shape().elements() == 0) { return; }
+    if (!on_host(context)) {
+        const std::vector<std::int64_t> ids = buckets_of(grid);
+        embedding(context, View(ids.data(), grid_shape(grid)), table, bias.permute({0, 2, 3, 1}));
+        return;
+    }
     grid.table = table;
     grid.bias = bias;
     run_forward(context, relative_bias_kernels(), {function}, grid);
@@ -87,6 +110,11 @@ void relative_bias_backward(Context& context, const View& dbias, const MutableVi
     check_apart(function, "dtable", dtable, "dbias", dbias);
     check_apart(function, "dtable", dtable, "query_positions", options.query_positions);
     check_apart(function, "dtable", dtable, "key_positions", options.key_positions);
+    if (!on_host(context)) {
+        const std::vector<std::int64_t> ids = buckets_of(grid);
+        embedding_backward(context, View(ids.data(), grid_shape(grid)), dbias.permute({0, 2, 3, 1}), dtable);
+        return;
+    }
     grid.dbias = dbias;
     grid.dtable = dtable;
     run_backward(context, relative_bias_kernels(), {function}, grid);

@@ -8,6 +8,7 @@
 #include <cmath>
 
 #include "base/access.h"
+#include "ops/host_copy.h"
 #include "train/batch.h"
 
 namespace heed {
@@ -139,25 +140,31 @@ struct Slot {
 
 namespace {
 
+Tensor converted(Context& context, const View& x, DType dtype) {
+    Tensor result = Tensor::uninitialised(dtype, x.shape(), context.device());
+    if (x.shape().elements() > 0) { convert(context, x, result.view()); }
+    return result;
+}
+
 /// Weights of a file are read-only and may be narrow: training has its own, in f32.
-void own(Parameter& parameter) {
+void own(Context& context, Parameter& parameter) {
     if (!parameter.memory || parameter.memory.dtype() != DType::f32) {
-        parameter.memory = Tensor::copy_of(parameter.value).to(DType::f32);
+        parameter.memory = converted(context, parameter.value, DType::f32);
         parameter.value = parameter.memory.view();
     }
 }
 
-Slot slot_of(Parameter& parameter, DType dtype) {
+Slot slot_of(Context& context, Parameter& parameter, DType dtype) {
     Slot slot;
     slot.parameter = &parameter;
-    own(parameter);
+    own(context, parameter);
     if (dtype != DType::f32) {
         slot.master = std::move(parameter.memory);
-        parameter.memory = slot.master.to(dtype);
+        parameter.memory = converted(context, slot.master.view(), dtype);
         parameter.value = parameter.memory.view();
     }
-    slot.first = Tensor(DType::f32, parameter.value.shape());
-    slot.second = Tensor(DType::f32, parameter.value.shape());
+    slot.first = Tensor(DType::f32, parameter.value.shape(), context.device());
+    slot.second = Tensor(DType::f32, parameter.value.shape(), context.device());
     return slot;
 }
 
@@ -232,8 +239,9 @@ struct HEED_INTERNAL Learner::State {
 
     State(Context& context_, const Model& model_, const TrainOptions& options_)
         : context(context_), model(model_), options(options_) {
+        model.to(context.device());
         for (Parameter& parameter : model.parameters().list()) {
-            if (parameter.trainable) { slots.push_back(slot_of(parameter, options.dtype)); }
+            if (parameter.trainable) { slots.push_back(slot_of(context, parameter, options.dtype)); }
         }
     }
 
@@ -316,11 +324,19 @@ StepReport Learner::step(const TrainBatch& whole) {
 
 void Learner::save(const std::filesystem::path& file, std::string_view belongs_to) const {
     State& s = *state_;
+    s.context.synchronise();
+    const bool host = on_host(s.context);
+    std::vector<Tensor> here;
+    here.reserve(3 * s.slots.size());
     std::vector<NamedView> tensors;
+    const auto one = [&](const std::string& name, const View& view) {
+        if (!host) { here.push_back(Tensor::copy_of(view).to(Device{})); }
+        tensors.push_back({name, host ? view : View(here.back().view())});
+    };
     for (Slot& slot : s.slots) {
-        tensors.push_back({"weight." + slot.parameter->name, slot.value()});
-        tensors.push_back({"first." + slot.parameter->name, slot.first.view()});
-        tensors.push_back({"second." + slot.parameter->name, slot.second.view()});
+        one("weight." + slot.parameter->name, slot.value());
+        one("first." + slot.parameter->name, slot.first.view());
+        one("second." + slot.parameter->name, slot.second.view());
     }
     write_safetensors(file, tensors,
                       {{"format", "heed training state 1"},
@@ -362,13 +378,13 @@ void Learner::resume(const std::filesystem::path& file, std::string_view belongs
     }
     for (std::size_t n = 0; n < s.slots.size(); ++n) {
         Slot& slot = s.slots[n];
-        slot.first = std::move(loaded[n].first);
-        slot.second = std::move(loaded[n].second);
+        slot.first = placed(s.context, std::move(loaded[n].first));
+        slot.second = placed(s.context, std::move(loaded[n].second));
         // Into the memory that the model already looks at.
-        const MutableView value = slot.value();
-        std::copy_n(loaded[n].weight.as<float>(), loaded[n].weight.elements(), value.as<float>());
+        copy(s.context, loaded[n].weight, slot.value());
         if (slot.master) { convert(s.context, slot.master.view(), slot.parameter->memory.view()); }
     }
+    s.context.synchronise();
     s.step = step;
     s.applied = applied;
 }

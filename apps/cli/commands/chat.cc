@@ -51,8 +51,10 @@ std::string answer(Context& context, const LoadedModel& loaded, const ChatArgume
 
 void chat_command(const ChatArguments& arguments) {
     const ChatTemplate chat = ChatTemplate::from_folder(arguments.common.model);
-    const LoadedModel loaded(arguments.common.model, arguments.common.quiet, arguments.common.weights);
-    Context context(arguments.common.thread_count());
+    const LoadedModel loaded(arguments.common.model, arguments.common.quiet, arguments.common.weights,
+                             arguments.common.device);
+    const std::unique_ptr<Context> where = arguments.common.context();
+    Context& context = *where;
     std::vector<ChatMessage> messages;
     if (!arguments.system.empty()) { messages.push_back({"system", arguments.system}); }
     std::string line;

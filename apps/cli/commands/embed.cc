@@ -6,6 +6,7 @@
 #include <CLI/CLI.hpp>
 
 #include "commands/commands.h"
+#include "commands/device.h"
 #include "commands/generation.h"
 #include "print/text.h"
 
@@ -13,7 +14,7 @@ namespace heed::cli {
 namespace {
 
 struct EmbedArguments {
-    std::string model, file = "-", out, pooling = "mean", threads = "0", weights = "stored";
+    std::string model, file = "-", out, pooling = "mean", threads = "0", weights = "stored", device = "cpu";
     std::vector<std::string> text;
     bool raw = false, quiet = false, similarity = false;
 };
@@ -40,7 +41,7 @@ void print_similarity(const Tensor& vectors) {
 }
 
 void embed_command(const EmbedArguments& arguments) {
-    const LoadedModel loaded(arguments.model, arguments.quiet, arguments.weights);
+    const LoadedModel loaded(arguments.model, arguments.quiet, arguments.weights, arguments.device);
     std::vector<std::string> texts = arguments.text;
     if (texts.empty()) { texts = lines_of(read_whole("embed", arguments.file)); }
     EmbedOptions options;
@@ -48,7 +49,9 @@ void embed_command(const EmbedArguments& arguments) {
                       : arguments.pooling == "cls" ? EmbedPooling::cls
                                                    : EmbedPooling::last;
     options.normalise = !arguments.raw;
-    Context context(static_cast<int>(parse_integer("--threads", arguments.threads, 0, 4096)));
+    const std::unique_ptr<Context> where =
+        context_on(arguments.device, static_cast<int>(parse_integer("--threads", arguments.threads, 0, 4096)));
+    Context& context = *where;
     const Tensor vectors = embed_texts(context, loaded.model, loaded.tokenizer, texts, options);
     if (!arguments.out.empty()) {
         write_safetensors(arguments.out, {{"embeddings", vectors}});
@@ -82,6 +85,7 @@ void add_embed(CLI::App& app) {
     command->add_flag("--raw", arguments->raw, "Vectors as they are, not of length 1");
     command->add_flag("--similarity", arguments->similarity, "Print how alike the texts are instead of vectors");
     heed::cli::add_weights_option(*command, arguments->weights);
+    heed::cli::add_device_option(*command, arguments->device);
     command->add_option("--threads", arguments->threads, "Threads; 0: one per core")->type_name("N");
     command->add_flag("--quiet", arguments->quiet, "No progress on standard error");
     command->footer(heed::cli::embed_examples);

@@ -10,6 +10,7 @@
 #include <heed/search.h>
 #include <CLI/CLI.hpp>
 
+#include "commands/device.h"
 #include "commands/generation.h"
 #include "commands/options.h"
 #include "print/text.h"
@@ -23,7 +24,7 @@ struct ForwardArguments {
     std::string out;
     std::string write = "logits";
     std::string kernel;
-    std::string threads = "0", weights = "stored";
+    std::string threads = "0", weights = "stored", device = "cpu";
 };
 
 struct BeamRequest {
@@ -147,13 +148,17 @@ Tensor loss_of(Context& context, const Model& model, const FileInputs& inputs, c
     options.forward.kernel = kernel;
     const Value loss = model.loss(tape, row, labels, options);
     if (gradients) { tape.backward(loss); }
-    return Tensor::copy_of(loss);
+    context.synchronise();
+    return Tensor::copy_of(loss).to(Device{});
 }
 
 void run_forward(const ForwardArguments& arguments) {
     const Request request = read_request(arguments.write);
-    Context context(static_cast<int>(parse_integer("--threads", arguments.threads, 0, 4096)));
-    const Model model = Model::load(arguments.model, {.weights = weight_storage(arguments.weights)});
+    const std::unique_ptr<Context> where =
+        context_on(arguments.device, static_cast<int>(parse_integer("--threads", arguments.threads, 0, 4096)));
+    Context& context = *where;
+    const Model model =
+        Model::load(arguments.model, {.weights = weight_storage(arguments.weights), .device = context.device()});
     const SafetensorsFile file = SafetensorsFile::open(arguments.in);
     const FileInputs inputs(file, arguments.in);
 
@@ -173,7 +178,8 @@ void run_forward(const ForwardArguments& arguments) {
         if (request.loss) { written.push_back({"loss", kept.back().view()}); }
         for (const Parameter& parameter : model.parameters().list()) {
             if (request.gradients && parameter.gradient) {
-                written.push_back({"grad." + parameter.name, parameter.gradient.view()});
+                kept.push_back(parameter.gradient.to(Device{}));
+                written.push_back({"grad." + parameter.name, kept.back().view()});
             }
         }
     }
@@ -210,6 +216,7 @@ void add_forward(CLI::App& app) {
     command->add_option("--kernel", arguments->kernel, "Attention kernel by name, such as reference")
         ->type_name("NAME");
     heed::cli::add_weights_option(*command, arguments->weights);
+    add_device_option(*command, arguments->device);
     command->add_option("--threads", arguments->threads, "Threads (default: every core)")->type_name("N");
     command->footer(
         "Examples:\n"

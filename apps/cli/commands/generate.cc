@@ -74,12 +74,14 @@ Generated plain_text(Context& context, const LoadedModel& loaded, const Generate
 }
 
 void generate_command(const GenerateArguments& arguments) {
-    const LoadedModel loaded(arguments.common.model, arguments.common.quiet, arguments.common.weights);
+    const LoadedModel loaded(arguments.common.model, arguments.common.quiet, arguments.common.weights,
+                             arguments.common.device);
     const std::vector<std::int64_t> ids = loaded.tokenizer.encode(prompt_of(arguments), {.truncate_and_pad = false});
     if (arguments.beams > 1 && (arguments.common.temperature > 0 || !arguments.common.stop.empty())) {
         throw UsageError("--beams: expected no --temperature and no --stop beside it, got one");
     }
-    Context context(arguments.common.thread_count());
+    const std::unique_ptr<Context> where = arguments.common.context();
+    Context& context = *where;
     const Generated result =
         arguments.beams > 1 ? beam_text(context, loaded, arguments, ids) : plain_text(context, loaded, arguments, ids);
     if (arguments.json) {

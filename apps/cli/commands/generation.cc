@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
 
+#include "commands/device.h"
 #include "print/text.h"
 
 namespace heed::cli {
@@ -20,11 +21,11 @@ double seconds_from(std::chrono::steady_clock::time_point begin) {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
-Model load_with_progress(const std::string& folder, bool quiet, const std::string& weights = "stored") {
+Model load_with_progress(const std::string& folder, bool quiet, const std::string& weights, const std::string& device) {
     const auto begin = std::chrono::steady_clock::now();
     // On a terminal alone: whoever reads a log wants one line.
     if (!quiet && isatty(STDERR_FILENO) != 0) { fmt::print(stderr, "loading {} ...\n", printable(folder)); }
-    Model model = Model::load(folder, {.weights = weight_storage(weights)});
+    Model model = Model::load(folder, {.weights = weight_storage(weights), .device = device_named(device)});
     if (!quiet) {
         fmt::print(stderr, "{} with {:.1f}M parameters", printable(model.config().family),
                    static_cast<double>(model.parameters().elements()) / 1e6);
@@ -78,6 +79,7 @@ void GenerationArguments::add_to(CLI::App& command) {
     command.add_option("--draft", draft, "A smaller model that guesses ahead; changes speed, not tokens")
         ->type_name("FOLDER");
     add_weights_option(command, weights);
+    add_device_option(command, device);
     command.add_option("--threads", threads, "Threads; 0: one per core")->type_name("N");
     command.add_flag("--quiet", quiet, "No progress and figures on standard error");
 }
@@ -97,7 +99,7 @@ Speculation GenerationArguments::speculation() const {
     constexpr std::int64_t usual = 5;
     Speculation result{.tokens = lookup};
     if (!draft.empty()) {
-        result.draft = load_with_progress(draft, quiet);
+        result.draft = load_with_progress(draft, quiet, "stored", device);
         if (lookup == 0) { result.tokens = usual; }
     }
     return result;
@@ -108,8 +110,10 @@ int GenerationArguments::thread_count() const {
     return static_cast<int>(parse_integer("--threads", threads, 0, most));
 }
 
-LoadedModel::LoadedModel(const std::string& folder, bool quiet, const std::string& weights)
-    : model(load_with_progress(folder, quiet, weights)), tokenizer(std::filesystem::path(folder)) {}
+std::unique_ptr<Context> GenerationArguments::context() const { return context_on(device, thread_count()); }
+
+LoadedModel::LoadedModel(const std::string& folder, bool quiet, const std::string& weights, const std::string& device)
+    : model(load_with_progress(folder, quiet, weights, device)), tokenizer(std::filesystem::path(folder)) {}
 
 void print_speed(const Generated& result, std::size_t prompt) {
     const double after_first = result.seconds - result.first_token_seconds;

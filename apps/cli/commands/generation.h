@@ -1,6 +1,7 @@
 #pragma once
 #include <chrono>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -14,7 +15,7 @@ namespace heed::cli {
 
 /// What the commands that write text have in common.
 struct GenerationArguments {
-    std::string model, draft, threads = "0", seed = "0", weights = "stored";
+    std::string model, draft, threads = "0", seed = "0", weights = "stored", device = "cpu";
     std::vector<std::string> stop;
     std::int64_t max_new_tokens = 128, min_new_tokens = 0, top_k = 50, lookup = 0;
     double temperature = 0, top_p = 1, min_p = 0, repetition_penalty = 1;
@@ -25,6 +26,7 @@ struct GenerationArguments {
     SamplingOptions sampling() const;
     Speculation speculation() const;
     int thread_count() const;
+    std::unique_ptr<Context> context() const;
 };
 
 /// --weights, for commands that run a model.
@@ -32,7 +34,8 @@ void add_weights_option(CLI::App& command, std::string& weights);
 
 /// A model and its tokenizer, loaded with a line on standard error that says how long that took.
 struct LoadedModel {
-    LoadedModel(const std::string& folder, bool quiet, const std::string& weights = "stored");
+    LoadedModel(const std::string& folder, bool quiet, const std::string& weights = "stored",
+                const std::string& device = "cpu");
     Model model;
     Tokenizer tokenizer;
 };

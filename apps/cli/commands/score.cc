@@ -5,6 +5,7 @@
 #include <CLI/CLI.hpp>
 
 #include "commands/commands.h"
+#include "commands/device.h"
 #include "commands/generation.h"
 #include "print/text.h"
 
@@ -12,7 +13,7 @@ namespace heed::cli {
 namespace {
 
 struct ScoreArguments {
-    std::string model, file, threads = "0", weights = "stored";
+    std::string model, file, threads = "0", weights = "stored", device = "cpu";
     std::vector<std::string> text;
     std::int64_t window = 0, stride = 0;
     bool json = false, quiet = false;
@@ -60,17 +61,20 @@ void print_score(const ScoreArguments& arguments, const ScoreComparison& result,
 }
 
 void score_command(const ScoreArguments& arguments) {
-    const LoadedModel loaded(arguments.model, arguments.quiet, arguments.weights);
+    const LoadedModel loaded(arguments.model, arguments.quiet, arguments.weights, arguments.device);
     std::string text;
     for (const std::string& word : arguments.text) { text += (text.empty() ? "" : " ") + word; }
     if (arguments.text.empty()) { text = read_whole("score", arguments.file.empty() ? "-" : arguments.file); }
     const std::vector<std::int64_t> ids = loaded.tokenizer.encode(text, {.truncate_and_pad = false});
-    Context context(static_cast<int>(parse_integer("--threads", arguments.threads, 0, 4096)));
+    const std::unique_ptr<Context> where =
+        context_on(arguments.device, static_cast<int>(parse_integer("--threads", arguments.threads, 0, 4096)));
+    Context& context = *where;
     const ScoreOptions options{.window = arguments.window, .stride = arguments.stride};
     ScoreComparison result;
     const bool compared = loaded.model.weights() != WeightStorage::stored;
     if (compared) {
-        result = compare_scores(context, loaded.model, Model::load(arguments.model), ids, options);
+        result = compare_scores(context, loaded.model, Model::load(arguments.model, {.device = context.device()}), ids,
+                                options);
     } else {
         result.score = score_text(context, loaded.model, ids, options);
     }
@@ -94,6 +98,7 @@ void add_score(CLI::App& app) {
         ->check(CLI::Range(std::int64_t{1}, most).description(""))
         ->type_name("N");
     heed::cli::add_weights_option(*command, arguments->weights);
+    heed::cli::add_device_option(*command, arguments->device);
     command->add_option("--threads", arguments->threads, "Threads; 0: one per core")->type_name("N");
     command->add_flag("--json", arguments->json, "Write JSON");
     command->add_flag("--quiet", arguments->quiet, "No progress on standard error");

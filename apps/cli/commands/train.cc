@@ -16,6 +16,7 @@
 #include <heed/train.h>
 
 #include "commands/commands.h"
+#include "commands/device.h"
 #include "print/numbers.h"
 #include "print/peak.h"
 #include "print/progress.h"
@@ -28,7 +29,7 @@ namespace {
 /// Settings that flags change in the file's, or in those of a built-in task.
 struct TrainArguments {
     std::string config, task, text, lines, tokenizer, out, attention, model;
-    std::string dtype;
+    std::string dtype, device = "cpu";
     std::int64_t steps = -1, batch = -1, tokens = -1, d_model = -1, layers = -1, heads = -1;
     double learning_rate = -1;
     std::int64_t seed = -1;
@@ -124,13 +125,14 @@ void train_command(const TrainArguments& a) {
     if (!a.resume && std::filesystem::exists(std::filesystem::path(a.out) / "run.json")) {
         throw UsageError("--out: expected a folder without a run, got " + a.out + " (--resume goes on with it)");
     }
-    Context context(a.threads);
+    const std::unique_ptr<Context> where = context_on(a.device, a.threads);
+    Context& context = *where;
     std::unique_ptr<Trainer> trainer = a.model.empty()
                                            ? std::make_unique<Trainer>(context, config)
                                            : std::make_unique<Trainer>(context, config, Model::load(a.model));
     const std::int64_t parameters = trainer->model().parameters().elements();
-    fmt::print("{} parameters, {} steps of {} sequences, {} on {} threads, to {}\n", numbers::grouped(parameters),
-               config.options.steps, config.options.batch, name_of(config.options.dtype), context.threads(), a.out);
+    fmt::print("{} parameters, {} steps of {} sequences, {} on {}, to {}\n", numbers::grouped(parameters),
+               config.options.steps, config.options.batch, name_of(config.options.dtype), where_text(context), a.out);
     ProgressLine line(a.quiet);
     // Of what large matrix products reach here; nothing where the work of a token cannot be said in one number.
     const double work =
@@ -180,7 +182,7 @@ void train_command(const TrainArguments& a) {
 // ---- eval ----------------------------------------------------------------------------------------------------------
 
 struct EvalArguments {
-    std::string run;
+    std::string run, device = "cpu";
     std::int64_t batches = 16;
     int threads = 0;
     bool json = false;
@@ -189,8 +191,9 @@ struct EvalArguments {
 void eval_command(const EvalArguments& a) {
     const std::filesystem::path run = a.run;
     const TrainConfig config = read_train_config(file_text((run / "run.json").string()));
-    Context context(a.threads);
-    const Model model = Model::load(run / "best");
+    const std::unique_ptr<Context> where = context_on(a.device, a.threads);
+    Context& context = *where;
+    const Model model = Model::load(run / "best", {.device = context.device()});
     const auto data = open_data(config);
     const Score score = score_batches(context, model, *data, a.batches, DType::f32);
     if (a.json) {
@@ -222,7 +225,8 @@ void compare_command(const TrainArguments& a, const std::string& kinds) {
     for (const std::string& word : words) {
         TrainConfig config = config_of(a);
         set_attention(config.model, word);
-        Context context(a.threads);
+        const std::unique_ptr<Context> where = context_on(a.device, a.threads);
+        Context& context = *where;
         Trainer trainer(context, config);
         ProgressLine line(a.quiet);
         ComparedRun run;
@@ -279,6 +283,7 @@ void add_common(CLI::App& command, TrainArguments& a) {
     command.add_option("--heads", a.heads, "Heads")->type_name("N");
     command.add_option("--dtype", a.dtype, "Compute in f32 (default) or bf16")->type_name("TYPE");
     command.add_option("--seed", a.seed, "Seed of weights, batches and dropout")->type_name("N");
+    add_device_option(command, a.device);
     command.add_option("--threads", a.threads, "Threads (default: every core)")->type_name("N");
     command.add_flag("--quiet", a.quiet, "No progress line");
     check_numbers(command);
@@ -312,6 +317,7 @@ void add_eval(CLI::App& app) {
     const auto arguments = std::make_shared<heed::cli::EvalArguments>();
     command->add_option("RUN", arguments->run, "Folder that heed train wrote")->type_name("FOLDER")->required();
     command->add_option("--batches", arguments->batches, "Batches of held-out data (default 16)")->type_name("N");
+    heed::cli::add_device_option(*command, arguments->device);
     command->add_option("--threads", arguments->threads, "Threads (default: every core)")->type_name("N");
     command->add_flag("--json", arguments->json, "Print JSON");
     command->footer("Examples:\n  heed eval dates\n  heed eval dates --json");

@@ -6,6 +6,7 @@
 #include <CLI/CLI.hpp>
 
 #include "commands/commands.h"
+#include "commands/device.h"
 #include "commands/generation.h"
 #include "print/text.h"
 
@@ -13,7 +14,7 @@ namespace heed::cli {
 namespace {
 
 struct TranslateArguments {
-    std::string model, file = "-", reference, threads = "0", weights = "stored";
+    std::string model, file = "-", reference, threads = "0", weights = "stored", device = "cpu";
     std::vector<std::string> text;
     std::int64_t beams = 4, max_new_tokens = 256;
     double length_penalty = 1;
@@ -27,7 +28,7 @@ constexpr auto translate_examples = R"(Examples:
 )";
 
 void translate_command(const TranslateArguments& arguments) {
-    const LoadedModel loaded(arguments.model, arguments.quiet, arguments.weights);
+    const LoadedModel loaded(arguments.model, arguments.quiet, arguments.weights, arguments.device);
     if (loaded.model.config().kind != ModelKind::encoder_decoder) {
         throw UsageError("expected an encoder-decoder such as Marian, BART or T5, got " + loaded.model.config().family);
     }
@@ -37,7 +38,9 @@ void translate_command(const TranslateArguments& arguments) {
     options.max_new_tokens = arguments.max_new_tokens;
     options.num_beams = arguments.beams;
     options.length_penalty = arguments.length_penalty;
-    Context context(static_cast<int>(parse_integer("--threads", arguments.threads, 0, 4096)));
+    const std::unique_ptr<Context> where =
+        context_on(arguments.device, static_cast<int>(parse_integer("--threads", arguments.threads, 0, 4096)));
+    Context& context = *where;
     std::vector<std::string> targets;
     for (const std::string& source : sources) {
         const std::vector<std::int64_t> ids = loaded.tokenizer.encode(source, {.truncate_and_pad = false});
@@ -77,6 +80,7 @@ void add_translate(CLI::App& app) {
         ->type_name("N")
         ->capture_default_str();
     heed::cli::add_weights_option(*command, arguments->weights);
+    heed::cli::add_device_option(*command, arguments->device);
     command->add_option("--threads", arguments->threads, "Threads; 0: one per core")->type_name("N");
     command->add_flag("--quiet", arguments->quiet, "No progress on standard error");
     command->footer(heed::cli::translate_examples);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 
 #include <heed/error.h>
 #include <heed/matmul.h>
@@ -12,17 +13,19 @@ namespace heed::cli {
 
 double product_peak(Context& context, DType dtype) {
     using Clock = std::chrono::steady_clock;
-    constexpr std::int64_t size = 512;
-    const Tensor a = Tensor(DType::f32, {size, size}).to(dtype), b = Tensor(DType::f32, {size, size}).to(dtype);
-    Tensor out(dtype, {size, size});
+    // A GPU is full with a larger one.
+    const std::int64_t size = context.device().kind == DeviceKind::cpu ? 512 : 4096;
+    const Tensor a(dtype, {size, size}, context.device()), b(dtype, {size, size}, context.device());
+    Tensor out(dtype, {size, size}, context.device());
     double best = 0;
     const Clock::time_point end = Clock::now() + std::chrono::milliseconds(100);
     for (int calls = 0; calls < 5 || Clock::now() < end;
          ++calls) {  // the first ones find cold caches and threads asleep
         const Clock::time_point begin = Clock::now();
         matmul(context, a.view(), b.view(), out.view());
+        context.synchronise();
         const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
-        best = std::max(best, 2.0 * size * size * size / seconds);
+        best = std::max(best, 2 * std::pow(static_cast<double>(size), 3) / seconds);
     }
     return best;
 }

@@ -1,0 +1,23 @@
+#pragma once
+#include <heed/view.h>
+
+#include "kernel/kv_pages.h"
+
+#include <span>
+
+namespace heed {
+
+/// Rows of a cache to and from a tensor [1,G,T,D], for devices whose pages are not read in place: token t is row
+/// rows[t] of each head of the pool, counted through its pages.
+struct KvWriteProblem {
+    View x;
+    KvRows to;  ///< whose memory is written; f32, bf16 or f16
+    std::span<const std::int32_t> rows;
+};
+struct KvGatherProblem {
+    KvRows from;
+    std::span<const std::int32_t> rows;
+    MutableView out;
+};
+
+}  // namespace heed
