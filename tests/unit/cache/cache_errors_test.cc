@@ -187,6 +187,9 @@ TEST(CacheErrors, Options) {
     const Tensor bias(DType::f32, {2, 1, 2, 7});
     refused([&](Given& g) { g.options.bias = bias; },
             "bias: expected each axis of [2, 4, 2, 8] or 1, got [2, 1, 2, 7]");
+    const Tensor wider(DType::f32, {2, 1, 2, 9});
+    refused([&](Given& g) { g.options.bias = wider; },
+            "bias: expected each axis of [2, 4, 2, 8] or 1, got [2, 1, 2, 9]");
     refused([](Given& g) { g.options.softcap = -1; }, "softcap: expected 0 (none) or a positive number, got -1.000000");
     refused([](Given& g) { g.options.kernel = "fast"; }, error_text([] {
                                                              Given g;

@@ -278,6 +278,18 @@ TEST(AttentionErrors, PackedSequences) {
              s.options.bias = shaped(s, DType::f32, {2, 4, 2, 2});
          },
          "bias: expected each axis of [2, 4, 2, 3] or 1, got [2, 4, 2, 2]"},
+        {"bias longer than the longest",
+         [&](Given& s) {
+             both(s, good_q, good_k);
+             s.options.bias = shaped(s, DType::f32, {2, 4, 2, 4});
+         },
+         "bias: expected each axis of [2, 4, 2, 3] or 1, got [2, 4, 2, 4]"},
+        {"allow longer than the longest",
+         [&](Given& s) {
+             both(s, good_q, good_k);
+             s.options.allow = shaped(s, DType::boolean, {1, 1, 3, 3});
+         },
+         "allow: expected each axis of [2, 4, 2, 3] or 1, got [1, 1, 3, 3]"},
     };
     for (const Mistake& mistake : list) {
         expect_error("attend", mistake, [](Given& s) { s.run_forward(); });
