@@ -80,6 +80,12 @@ def small_value(name, value, way):
     return value if small is None or name == "qk_head_dim" else min(value, small)
 
 
+def turns_by_axes(config):
+    """Do its models divide a head among time, height and width, whatever its configuration says of it?"""
+    folder = pathlib.Path(inspect.getfile(type(config))).parent
+    return any("mrope_section" in file.read_text() for file in folder.glob("modeling_*.py"))
+
+
 def small_arguments(config, way):
     """What to make a configuration of, for its class to compute the rest."""
     arguments = {}
@@ -87,6 +93,8 @@ def small_arguments(config, way):
         if isinstance(value, transformers.PreTrainedConfig):
             # Which class the part is of stands in the class.
             arguments[name] = {"model_type": value.model_type, **small_arguments(value, way)}
+        elif name == "rope_parameters" and isinstance(value, dict) and turns_by_axes(config) and FEW not in way:
+            arguments[name] = {**value, "mrope_section": [2, 3, 3]}
         elif value is None and name in MISSING and FEW not in way:
             arguments[name] = MISSING[name]
         elif name in IDS and value is not None:
@@ -94,8 +102,12 @@ def small_arguments(config, way):
         elif isinstance(value, int) and not isinstance(value, bool) and small_value(name, value, way) != value:
             arguments[name] = small_value(name, value, way)
     layers = arguments.get("num_hidden_layers")
-    for name in ("layer_types", "mlp_layer_types"):
-        kinds = getattr(config, name, None)
+    if "attn_layer_indices" in vars(config):
+        arguments["attn_layer_indices"] = [1]
+    if "kv_lora_rank" in vars(config) and "num_key_value_heads" in arguments:
+        arguments["num_key_value_heads"] = arguments.get("num_attention_heads", config.num_attention_heads)
+    for name in ("layer_types", "mlp_layer_types", "layers_block_type"):
+        kinds = vars(config).get(name)
         if isinstance(kinds, list) and layers:
             arguments[name] = (sorted(set(kinds)) * layers)[:layers]
     return arguments
@@ -121,19 +133,23 @@ def random_weights(model):
     return model.eval()
 
 
-def image(config):
+def image(config, turned):
+    """Of a batch of films where `turned`."""
     vision = getattr(config, "vision_config", None) or config
     size = getattr(vision, "image_size", 32)
     size = size if isinstance(size, (list, tuple)) else (size, size)
-    return torch.randn(2, getattr(vision, "num_channels", 3), *size)
+    pixels = torch.randn(2, getattr(vision, "num_channels", 3), *size)
+    return pixels[:, None].repeat(1, getattr(vision, "num_frames", 2), 1, 1, 1) if turned else pixels
 
 
-def sound(config):
-    """Features as Whisper has them."""
-    return torch.randn(2, getattr(config, "num_mel_bins", 80), 2 * getattr(config, "max_source_positions", 50))
+def sound(config, turned):
+    """Features as Whisper has them; the other way round where `turned`."""
+    bins = next((getattr(config, x) for x in ("num_mel_bins", "input_feat_per_channel", "input_dim") if hasattr(config, x)), 80)
+    features = torch.randn(2, bins, min(200, 2 * getattr(config, "max_source_positions", 50)))
+    return features.transpose(1, 2) if turned else features
 
 
-def inputs_of(model):
+def inputs_of(model, turned):
     torch.manual_seed(1)
     config, takes = model.config, inspect.signature(model.forward).parameters
     given = {}
@@ -144,19 +160,19 @@ def inputs_of(model):
             given["attention_mask"][1, 15:] = 0
     both = getattr(config, "text_config", None) is not None and takes.get("pixel_values") is not None
     if model.main_input_name == "pixel_values" or (both and not getattr(config, "image_token_id", None)):
-        given["pixel_values"] = image(config)
+        given["pixel_values"] = image(config, turned)
     if model.main_input_name == "input_features":
-        given["input_features"] = sound(config)
+        given["input_features"] = sound(config, turned)
     if model.main_input_name == "input_values":
-        given["input_values"] = torch.randn(2, 4000)
+        given["input_values"] = torch.randn(*((2, 1, 4000) if turned else (2, 4000)))
     if "decoder_input_ids" in takes and config.is_encoder_decoder:
         given["decoder_input_ids"] = torch.randint(3, 90, (2, 7))
     if "pixel_values" in takes and "input_ids" not in takes and "pixel_values" not in given:
-        given["pixel_values"] = image(config)
+        given["pixel_values"] = image(config, turned)
     if "bbox" in takes and "input_ids" in given:
         given["bbox"] = torch.tensor([1, 2, 30, 40]).expand(2, 20, 4).contiguous()
     if "pixel_values_videos" in takes and not given:
-        given["pixel_values_videos"] = image(config)[:, None].repeat(1, 2, 1, 1, 1)
+        given["pixel_values_videos"] = image(config, True)
     if not given:
         raise NotImplementedError(f"inputs are {model.main_input_name}")
     return given
@@ -245,22 +261,30 @@ class Counted:
 counted = Counted()
 
 
+def runnable(name):
+    """A model that runs without heed, what it takes and gives; the first of the ways that lead to one."""
+    why = ""
+    for number, way in enumerate(WAYS):
+        for turned in (False, True):
+            try:
+                kind = getattr(transformers, name)
+                config = small_config(kind.config_class, way)
+                if number > 0 and not is_small(kind, config):
+                    break
+                eager = make(kind, config, "eager")
+                given = inputs_of(eager, turned)
+                return kind, config, eager, given, results(eager, given)
+            except Exception as error:  # noqa: BLE001
+                why = why or f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"[:100]
+    raise NotImplementedError(why)
+
+
 def verdict(model_type, name):
     counted.calls = 0
-    for number, way in enumerate(WAYS):
-        try:
-            kind = getattr(transformers, name)
-            config = small_config(kind.config_class, way)
-            if number > 0 and not is_small(kind, config):
-                raise NotImplementedError("too large to be made")  # noqa: TRY301
-            eager = make(kind, config, "eager")
-            given = inputs_of(eager)
-            expected = results(eager, given)
-            break
-        except Exception as error:  # noqa: BLE001
-            why = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"[:100]
-    else:
-        return "not tried", why
+    try:
+        kind, config, eager, given, expected = runnable(name)
+    except NotImplementedError as error:
+        return "not tried", str(error)
     try:
         ours = make(kind, config, "heed")
         got = results(ours, given)
