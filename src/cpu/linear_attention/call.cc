@@ -151,6 +151,15 @@ GatedCall make_gated_call(const LinearAttentionProblem& p) {
     return call;
 }
 
+GatedCall columns_of(const GatedCall& call, std::int64_t begin, std::int64_t count) {
+    GatedCall part = call;
+    part.value_size = count;
+    for (Tensor4* tensor : {&part.v, &part.out, &part.initial_s, &part.final_s}) {
+        if (tensor->data != nullptr) { tensor->data += begin * tensor->column * tensor->element_size; }
+    }
+    return part;
+}
+
 namespace {
 
 std::int64_t gate_offset(const Tensor4& gate, std::int64_t b, std::int64_t n, std::int64_t t) {

@@ -18,6 +18,8 @@ struct GatedCall : LinearCall {
 };
 
 GatedCall make_gated_call(const LinearAttentionProblem& problem);
+/// The same for columns [begin, begin + count) of the values; of the forward pass.
+GatedCall columns_of(const GatedCall& call, std::int64_t begin, std::int64_t count);
 
 /// decay[i] and beta[i] of tokens [begin, begin + count) of state n; decay only where it is one number a token.
 void fill_gates(const GatedCall& call, std::int64_t b, std::int64_t n, std::int64_t begin, std::int64_t count,
