@@ -1,5 +1,7 @@
 #include "nn/experts.h"
 
+#include <heed/elementwise.h>
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -8,6 +10,7 @@
 #include "base/dispatch.h"
 #include "base/place.h"
 #include "base/pool.h"
+#include "ops/host_copy.h"
 
 namespace heed {
 namespace {
@@ -22,7 +25,9 @@ struct Matrix {
     const double* row(std::int64_t i) const { return numbers.data() + i * columns; }
 };
 
-Matrix read_matrix(const View& view) {
+Matrix read_matrix(Context& context, const View& given) {
+    const Tensor copied = on_host(context) ? Tensor() : host_copy(context, given);
+    const View view = copied ? copied.view() : given;
     Matrix m{view.extent(1), std::vector<double>(static_cast<std::size_t>(view.shape().elements()))};
     for (std::int64_t i = 0; i < view.extent(0); ++i) {
         for (std::int64_t j = 0; j < m.columns; ++j) {
@@ -137,13 +142,19 @@ void write_row(const MutableView& view, std::int64_t i, const double* numbers) {
 
 }  // namespace
 
-Routes route(Tape& tape, const ExpertConfig& config, const Value& logits, const View& correction) {
+Routes route(Tape& tape, const ExpertConfig& config, const Value& logits, const View& given_correction) {
     const bool needs = tape.wants({&logits});
+    Context& context = tape.context();
+    const bool host = on_host(context);
     Routes routes;
     routes.tokens = logits.extent(0);
     routes.active = config.active;
     routes.weights = tape.empty(logits.dtype(), {routes.tokens, config.active}, needs);
-    const Matrix all = read_matrix(logits);
+    const Matrix all = read_matrix(context, logits);
+    const Tensor copied = !host && given_correction ? host_copy(context, given_correction) : Tensor();
+    const View correction = copied ? copied.view() : given_correction;
+    Tensor chosen_weights = host ? Tensor() : Tensor(DType::f64, routes.weights.shape());
+    const MutableView to = host ? routes.weights.view() : chosen_weights.view();
     std::vector<double> scores(static_cast<std::size_t>(config.routed)),
         weights(static_cast<std::size_t>(config.active));
     for (std::int64_t n = 0; n < routes.tokens; ++n) {
@@ -158,21 +169,25 @@ Routes route(Tape& tape, const ExpertConfig& config, const Value& logits, const 
         const std::vector<std::int64_t> chosen = choose(config, wanted);
         for (std::size_t i = 0; i < chosen.size(); ++i) { weights[i] = scores[static_cast<std::size_t>(chosen[i])]; }
         weigh(config, weights.data());
-        write_row(routes.weights.view(), n, weights.data());
+        write_row(to, n, weights.data());
         routes.experts.insert(routes.experts.end(), chosen.begin(), chosen.end());
     }
+    if (!host) { convert(context, placed(context, std::move(chosen_weights)), routes.weights.view()); }
     if (!needs) { return routes; }
     tape.record(routes.weights, [config, logits, experts = routes.experts, dlogits = Sink(logits)](
                                     Tape& back, std::span<const View> g) {
         SinkMemory memory(back, dlogits);
-        const MutableView place = memory.view();
-        const Matrix z = read_matrix(logits), dw = read_matrix(g[0]);
+        const bool here = on_host(back.context());
+        Tensor apart = here ? Tensor() : Tensor(DType::f64, logits.shape());
+        const MutableView place = here ? memory.view() : apart.view();
+        const Matrix z = read_matrix(back.context(), logits), dw = read_matrix(back.context(), g[0]);
         std::vector<double> row(static_cast<std::size_t>(config.routed));
         for (std::int64_t n = 0; n < logits.extent(0); ++n) {
             std::ranges::fill(row, 0.0);
             route_row_backward(config, z.row(n), experts.data() + n * config.active, dw.row(n), row.data());
             write_row(place, n, row.data());
         }
+        if (!here) { convert(back.context(), placed(back.context(), std::move(apart)), memory.view()); }
     });
     return routes;
 }
@@ -229,6 +244,7 @@ void combine_rows(detail::Pool& pool, const Routes& routes, const std::vector<Ex
 }  // namespace
 
 Value combine(Tape& tape, const Routes& routes, std::vector<ExpertOutput> outputs, std::int64_t d) {
+    if (!on_host(tape.context())) { return combine_by_operations(tape, routes, std::move(outputs), d); }
     bool needs = tape.wants({&routes.weights});
     for (const ExpertOutput& part : outputs) { needs = needs || tape.wants({&part.rows}); }
     const DType dtype = outputs.empty() ? DType::f32 : outputs[0].rows.dtype();

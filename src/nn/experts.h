@@ -26,6 +26,10 @@ struct ExpertOutput {
 /// [N,d]: each token's weighted sum over the experts it visited.
 Value combine(Tape& tape, const Routes& routes, std::vector<ExpertOutput> outputs, std::int64_t d);
 
+/// The same by operations that every device has: rows are gathered, weighed and added to their tokens, expert by
+/// expert.
+Value combine_by_operations(Tape& tape, const Routes& routes, std::vector<ExpertOutput> outputs, std::int64_t d);
+
 /// (clamp(up) + 1) g sigmoid(alpha g), g = min(gate, limit), elementwise.
 Value clamped_gate(Tape& tape, const Value& gate, const Value& up, double limit, double alpha);
 

@@ -35,6 +35,9 @@ const SmallModel small_models[] = {
     {"encoder-decoder", R"({"kind": "encoder_decoder", "vocab": 61, "d_model": 64, "decoder_start": 1, "pad": 0,
         "encoder": {"layers": 2, "attention": {"heads": 4}, "positions": {"kind": "relative"}},
         "decoder": {"layers": 2, "attention": {"heads": 4}, "positions": {"kind": "relative"}}})"},
+    {"experts", R"({"vocab": 61, "d_model": 48, "decoder": {"layers": 2, "attention": {"heads": 4}, "positions":
+        {"kind": "rope"}, "norm": {"kind": "rms_norm"}, "feed_forward": {"size": 64, "activation": "silu", "gated": true,
+        "experts": {"routed": 6, "active": 2, "size": 40, "shared": 1}}}})"},
 };
 
 TrainBatch small_batch(testing::Random& random, bool mask) {
