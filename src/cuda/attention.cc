@@ -72,7 +72,6 @@ bool copies_well(const View& x) {
 /// Tensors that the kernels for Hopper cannot take, whatever the options.
 const char* tensors_decline(const AttentionProblem& p) {
     constexpr std::int64_t many = std::int64_t{1} << 30;
-    if (p.pages != nullptr) { return "pages of a cache"; }
     if (p.q.dtype() != DType::bf16 && p.q.dtype() != DType::f16) { return "element type is neither bf16 nor f16"; }
     if (p.head_size != p.value_size || (p.head_size != 64 && p.head_size != 128 && p.head_size != 256)) {
         return "head size is not 64, 128 or 256";
@@ -84,16 +83,23 @@ const char* tensors_decline(const AttentionProblem& p) {
     return nullptr;
 }
 
-const char* sm90_declines(const AttentionProblem& p) {
+/// Options that the kernels for bands do not have.
+const char* options_decline(const AttentionProblem& p) {
     const AttentionOptions& o = p.options;
-    if (const char* reason = tensors_decline(p)) { return reason; }
     if (o.allow || o.bias || o.alibi_slopes || o.sinks) { return "allow, bias, slopes or sinks"; }
     if (o.softcap != 0) { return "a soft-cap"; }
-    if (p.drops()) { return "dropout"; }
+    if (o.dropout.keep) { return "dropout by a given mask"; }
+    if (p.drops() && p.head_size == 256) { return "dropout at head size 256"; }
     if (p.sparse) { return "a pattern that is not a band"; }
     if (o.query_positions || o.key_positions) { return "explicit positions"; }
     if (!(p.scale > 0)) { return "a scale that is not positive"; }
     return nullptr;
+}
+
+const char* sm90_declines(const AttentionProblem& p) {
+    if (p.pages != nullptr) { return "pages of a cache"; }
+    if (const char* reason = tensors_decline(p)) { return reason; }
+    return options_decline(p);
 }
 
 void sm90_forward(detail::Place& place, const AttentionProblem& problem) {
@@ -109,6 +115,7 @@ void sm90_forward(detail::Place& place, const AttentionProblem& problem) {
 }
 
 const char* general_declines(const AttentionProblem& p) {
+    if (p.pages != nullptr) { return "pages of a cache"; }
     if (const char* reason = tensors_decline(p)) { return reason; }
     const std::int64_t squares = (p.queries / 64 + 1) * (p.keys / 64 + 1) * p.batch * p.heads;
     return squares >= std::int64_t{1} << 31 ? "too large" : nullptr;
@@ -130,11 +137,39 @@ void general_forward(detail::Place& place, const AttentionProblem& problem) {
     check_launch("cuda-sm90/general");
 }
 
+/// Pages whose rows are as tensors have them, and one query an entry.
+const char* pages_decline(const AttentionProblem& p) {
+    const KvPages& pages = *p.pages;
+    const CacheStorage same = p.q.dtype() == DType::bf16 ? CacheStorage::bf16 : CacheStorage::f16;
+    for (const KvRows* rows : {&pages.k, &pages.v}) {
+        if (rows->storage != same) { return "pages of another type than the queries"; }
+        if (rows->row_bytes % 16 != 0 || rows->head_bytes % 16 != 0 ||
+            reinterpret_cast<std::uintptr_t>(rows->data) % 16 != 0) {
+            return "rows are not multiples of 16 bytes from one another";
+        }
+        // Rows are counted over the whole pool, in 32 bits.
+        if (rows->page_bytes != pages.page_size * rows->row_bytes) { return "pages are not one behind the other"; }
+        if (rows->head_bytes / rows->row_bytes >= std::int64_t{1} << 31) { return "too large"; }
+    }
+    for (std::int64_t b = 0; b < p.batch; ++b) {
+        const Sequence s = p.sequence(b);
+        if (s.rows > 1) { return "more than one query a sequence"; }
+        if (s.keys > std::int64_t{1} << 21) { return "too many keys"; }
+    }
+    return nullptr;
+}
+
 const char* decode_declines(const AttentionProblem& p) {
-    if (const char* reason = sm90_declines(p)) { return reason; }
-    if (p.queries != 1 || p.packed) { return "more than one query a sequence"; }
+    if (const char* reason = tensors_decline(p)) { return reason; }
+    if (const char* reason = options_decline(p)) { return reason; }
     if (p.head_size == 256) { return "head size is not 64 or 128"; }
-    if (p.keys > std::int64_t{1} << 21) { return "too many keys"; }
+    if (p.drops()) { return "dropout"; }
+    if (p.pages != nullptr) {
+        if (const char* reason = pages_decline(p)) { return reason; }
+    } else {
+        if (p.queries != 1 || p.packed) { return "more than one query a sequence"; }
+        if (p.keys > std::int64_t{1} << 21) { return "too many keys"; }
+    }
     const std::int64_t blocks = p.batch * p.kv_heads * ((p.group() + 15) / 16);
     if (blocks > CudaQueue::counters_count || p.batch > 65535 || p.heads > 65535) { return "too many sequences"; }
     return nullptr;
@@ -152,11 +187,11 @@ void decode_forward(detail::Place& place, const AttentionProblem& problem) {
     check_launch("cuda-sm90/decode");
 }
 
-/// What the forward pass takes up to head size 128, with gradients that can be written two numbers at a time.
+/// What the forward pass takes, with gradients that can be written two numbers at a time.
 bool sm90_takes_gradients(const AttentionProblem& p) {
     const AttentionGradients& g = p.gradients;
-    return p.head_size != 256 && p.dout.dtype() == p.q.dtype() && copies_well(p.dout) && copies_well(p.forward_out) &&
-           copies_well(g.dq) && copies_well(g.dk) && copies_well(g.dv);
+    return p.dout.dtype() == p.q.dtype() && copies_well(p.dout) && copies_well(p.forward_out) && copies_well(g.dq) &&
+           copies_well(g.dk) && copies_well(g.dv);
 }
 
 /// Memory of a backward pass.
@@ -209,7 +244,7 @@ void sm90_backward(detail::Place& place, const AttentionProblem& problem) {
 }
 
 void general_backward(detail::Place& place, const AttentionProblem& problem) {
-    if (!sm90_takes_gradients(problem)) { return any_backward(place, problem); }
+    if (problem.head_size == 256 || !sm90_takes_gradients(problem)) { return any_backward(place, problem); }
     CudaQueue& queue = queue_of(place);
     const OnDevice on(queue.device());
     LoweredAttention lowered(queue, problem);
@@ -252,6 +287,7 @@ std::vector<AttentionKernel> attention_kernels() {
     decode.declines = decode_declines;
     decode.forward = decode_forward;
     decode.backward = nullptr;
+    decode.reads_pages = true;
     AttentionKernel general = sm90;
     general.name = "cuda-sm90/general";
     general.what = "Hopper: tensor cores, every option";

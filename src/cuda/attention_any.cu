@@ -4,6 +4,7 @@
 #include "cuda/attention_any.h"
 #include "cuda/attention_tile.cuh"
 
+#include <algorithm>
 #include <cstring>
 
 namespace heed::cuda {
@@ -152,14 +153,25 @@ __global__ void clear_behind(const __grid_constant__ AttentionCall c, Tensor4 x,
     }
 }
 
+template <int size>
 struct Payload {
-    static constexpr int bytes = 3840;
+    static constexpr int bytes = size;
     alignas(16) unsigned char data[bytes];
 };
-__global__ void write_payload(unsigned char* to, const __grid_constant__ Payload payload, int bytes) {
-    for (int n = static_cast<int>(threadIdx.x); n < bytes; n += static_cast<int>(blockDim.x)) {
-        to[n] = payload.data[n];
+template <int size>
+__global__ void write_payload(unsigned char* to, const __grid_constant__ Payload<size> payload, int bytes) {
+    const auto thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
+    const int whole = reinterpret_cast<std::uintptr_t>(to) % 16 == 0 ? bytes / 16 : 0;
+    for (int n = thread; n < whole; n += threads) {
+        reinterpret_cast<uint4*>(to)[n] = reinterpret_cast<const uint4*>(payload.data)[n];
     }
+    for (int n = 16 * whole + thread; n < bytes; n += threads) { to[n] = payload.data[n]; }
+}
+template <int size>
+void write_part(cudaStream_t stream, unsigned char* to, const unsigned char* from, std::int64_t bytes) {
+    Payload<size> payload;
+    std::memcpy(payload.data, from, static_cast<std::size_t>(bytes));
+    write_payload<<<1, 256, 0, stream>>>(to, payload, static_cast<int>(bytes));
 }
 
 template <class A>
@@ -195,13 +207,15 @@ void launch_attention(void* stream, const AttentionCall& call, bool wide) {
 }
 
 void launch_upload(void* stream, void* to, const void* from, std::int64_t bytes) {
-    Payload payload;
-    for (std::int64_t done = 0; done < bytes; done += Payload::bytes) {
-        const std::int64_t part = bytes - done < Payload::bytes ? bytes - done : Payload::bytes;
-        std::memcpy(payload.data, static_cast<const unsigned char*>(from) + done, static_cast<std::size_t>(part));
-        write_payload<<<1, 256, 0, static_cast<cudaStream_t>(stream)>>>(static_cast<unsigned char*>(to) + done, payload,
-                                                                        static_cast<int>(part));
+    // Lengths and slopes are short, tables of pages long; a kernel's parameters have room for 32,764 bytes.
+    constexpr int few = 3840, many = 32256;
+    const auto queue = static_cast<cudaStream_t>(stream);
+    auto* target = static_cast<unsigned char*>(to);
+    const auto* source = static_cast<const unsigned char*>(from);
+    for (; bytes > few; bytes -= many, target += many, source += many) {
+        write_part<many>(queue, target, source, std::min<std::int64_t>(bytes, many));
     }
+    if (bytes > 0) { write_part<few>(queue, target, source, bytes); }
 }
 
 }  // namespace heed::cuda

@@ -3,6 +3,8 @@
 
 #include <heed/dtype.h>
 
+#include "kernel/kv_pages.h"
+
 #include <cstdint>
 
 namespace heed::cuda {
@@ -12,6 +14,16 @@ struct Tensor4 {
     void* data = nullptr;
     DType dtype = DType::f32;
     std::int64_t stride[4] = {};
+};
+
+/// Keys and values in the pages of a cache, as heed::KvPages has them: the rows and all lists lie on the device. Key j
+/// of entry b is row j % page_size of page table[begin[b] + j / page_size].
+struct PagesOnDevice {
+    KvRows k, v;
+    std::int64_t page_size = 0;  ///< 0: keys and values are tensors
+    const std::int32_t* table = nullptr;
+    const std::int64_t* begin = nullptr;  ///< [entries]
+    std::int64_t longest = 0;             ///< most keys of an entry
 };
 
 struct AttentionCall {
@@ -24,6 +36,7 @@ struct AttentionCall {
     std::int64_t left = -1, right = -1;  ///< reach: causal, window and the bands of a pattern together
 
     Tensor4 q, k, v, out, lse;
+    PagesOnDevice pages;
     Tensor4 allow, bias;                     ///< [B,H,T,S]
     Tensor4 slopes;                          ///< [B,H]
     Tensor4 sinks;                           ///< [H]
@@ -39,6 +52,7 @@ struct AttentionCall {
     double drop_probability = 0;
     std::uint64_t drop_seed = 0, drop_threshold = 0;
     std::uint32_t drop_offset = 0;
+    float drop_factor = 1;  ///< on weights that are kept: 1 / (1 - probability)
 
     // backward
     Tensor4 dout, dlse, dq, dk, dv;

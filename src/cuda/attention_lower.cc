@@ -5,6 +5,7 @@
 
 #include <heed/random.h>
 
+#include <algorithm>
 #include <cstring>
 
 namespace heed::cuda {
@@ -66,6 +67,33 @@ void LoweredAttention::small(const View& view, int axes, Tensor4& target) {
     }
 }
 
+template <class T>
+void LoweredAttention::upload(const T* numbers, std::size_t count, const T** target) {
+    host_.resize((host_.size() + 15) / 16 * 16);
+    host_targets_.push_back({const_cast<void**>(reinterpret_cast<const void**>(target)), host_.size()});
+    const auto* bytes = reinterpret_cast<const unsigned char*>(numbers);
+    host_.insert(host_.end(), bytes, bytes + count * sizeof(T));
+}
+
+void LoweredAttention::pages(const AttentionProblem& p) {
+    if (p.pages == nullptr) { return; }
+    PagesOnDevice& to = call.pages;
+    to.k = p.pages->k;
+    to.v = p.pages->v;
+    to.page_size = p.pages->page_size;
+    std::vector<std::int32_t> table;
+    std::vector<std::int64_t> begin;
+    for (std::int64_t b = 0; b < p.batch; ++b) {
+        const std::int64_t keys = p.sequence(b).key_rows;
+        const std::int32_t* const pages = p.pages->tables[b];
+        begin.push_back(static_cast<std::int64_t>(table.size()));
+        table.insert(table.end(), pages, pages + (keys + to.page_size - 1) / to.page_size);
+        to.longest = std::max(to.longest, keys);
+    }
+    upload(table.data(), table.size(), &to.table);
+    upload(begin.data(), begin.size(), &to.begin);
+}
+
 LoweredAttention::LoweredAttention(CudaQueue& queue, const AttentionProblem& p) : queue_(queue) {
     const AttentionOptions& o = p.options;
     AttentionCall& c = call;
@@ -91,6 +119,7 @@ LoweredAttention::LoweredAttention(CudaQueue& queue, const AttentionProblem& p) 
     c.v = tensor(p.v);
     c.out = p.dout ? tensor(p.forward_out) : tensor(p.out);
     c.lse = p.dout ? tensor(p.forward_lse) : tensor(p.lse);
+    pages(p);
     c.allow = pairwise(o.allow);
     c.bias = pairwise(o.bias);
     c.drops = p.drops();
@@ -98,6 +127,7 @@ LoweredAttention::LoweredAttention(CudaQueue& queue, const AttentionProblem& p) 
     c.drop_probability = o.dropout.p;
     c.drop_seed = o.dropout.seed.value_or(0);
     c.drop_offset = o.dropout.offset;
+    if (c.drops) { c.drop_factor = static_cast<float>(1 / (1 - o.dropout.p)); }
     c.drop_threshold = dropout_threshold(o.dropout.p);
 
     small(o.alibi_slopes, 2, c.slopes);
@@ -110,10 +140,7 @@ LoweredAttention::LoweredAttention(CudaQueue& queue, const AttentionProblem& p) 
     small(o.key_positions, 2, c.key_positions);
     const std::vector<std::int64_t> program = pattern_program(p.sparse);
     if (!program.empty()) {
-        host_.resize((host_.size() + 15) / 16 * 16);
-        host_targets_.push_back({const_cast<void**>(reinterpret_cast<const void**>(&c.pattern)), host_.size()});
-        const auto* bytes = reinterpret_cast<const unsigned char*>(program.data());
-        host_.insert(host_.end(), bytes, bytes + program.size() * sizeof(std::int64_t));
+        upload(program.data(), program.size(), &c.pattern);
         c.pattern_words = static_cast<std::int64_t>(program.size());
         for (std::size_t at = 0; at + 1 < program.size(); at += 2 + static_cast<std::size_t>(program[at + 1])) {
             const auto code = static_cast<PatternCode>(program[at]);

@@ -38,6 +38,10 @@ private:
     /// Each axis of [B,H,T,S] or 1.
     Tensor4 pairwise(const View& view) const;
     void small(const View& view, int axes, Tensor4& target);
+    /// `count` numbers of the host, which `target` points to on the device.
+    template <class T>
+    void upload(const T* numbers, std::size_t count, const T** target);
+    void pages(const AttentionProblem& problem);
 
     CudaQueue& queue_;
     std::vector<unsigned char> host_;

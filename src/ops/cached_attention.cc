@@ -59,6 +59,20 @@ void gather_on_device(Context& context, const AttentionProblem& p, const KvRows&
     gather_kv_rows(context, {.from = from, .rows = rows, .out = out});
 }
 
+/// The first kernel of the device that reads the pages of this problem where they lie; null where rows must be
+/// gathered.
+const AttentionKernel* page_reader(const detail::Place& place, const Asking& asking, const AttentionProblem& problem) {
+    const std::string_view forced = detail::forced(place, asking).name;
+    for (const AttentionKernel& row : attention_kernel_list()) {
+        const bool asked_for = forced.empty() || detail::carries(row.name, forced);
+        if (row.reads_pages && asked_for &&
+            detail::declined(row, problem.q.device().kind, Pass::forward, problem) == nullptr) {
+            return &row;
+        }
+    }
+    return nullptr;
+}
+
 }  // namespace
 
 void copy_rows(const View& from, const MutableView& to) {
@@ -117,6 +131,11 @@ void attend_pages(Context& context, const AttentionKernel& kernel, const Attenti
     options.scale = problem.scale;
     const AttentionOutputs outputs{.out = problem.out, .lse = problem.lse};
     if (!on_host(context)) {
+        if (const AttentionKernel* reader = page_reader(place, asking, problem)) {
+            const auto lock = place.pool->lock();
+            reader->forward(place, problem);
+            return;
+        }
         const DType type = gathered_on_device(problem);
         StepMemory keys, values;
         const auto all = [&](StepMemory& memory, detail::KeptMemory slot, const KvRows& rows, std::int64_t columns) {

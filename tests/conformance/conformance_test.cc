@@ -141,10 +141,10 @@ void change(Case& c, Axis axis, std::string_view value) {
 Case for_hopper(Case c, bool bands) {
     const auto set = [&](Axis axis, std::string_view value) { change(c, axis, value); };
     if (bands) {
-        for (const Axis axis :
-             {Axis::allow, Axis::pattern, Axis::bias, Axis::alibi, Axis::sinks, Axis::positions, Axis::dropout}) {
+        for (const Axis axis : {Axis::allow, Axis::pattern, Axis::bias, Axis::alibi, Axis::sinks, Axis::positions}) {
             set(axis, "none");
         }
+        if (c[Axis::dropout].starts_with("keep")) { set(Axis::dropout, "none"); }
         set(Axis::softcap, "0");
         if (c[Axis::scale] == "-0.2" || c[Axis::scale] == "0") { set(Axis::scale, "0.3"); }
         if (c.number % 5 == 0) { set(Axis::queries, "1"); }

@@ -12,17 +12,18 @@
 #include "cuda/sm90/backward.h"
 
 #include "cuda/attention_any.h"
-#include "cuda/sm90/backward_keys.cuh"
+#include "cuda/sm90/backward_keys_wide.cuh"
 #include "cuda/sm90/backward_queries.cuh"
 #include "cuda/sm90/maps.h"
 
 namespace heed::cuda::sm90 {
 namespace {
 
-template <class S, class Kernel>
+template <class Memory, class Kernel>
 bool launch_sweep(cudaStream_t stream, Kernel kernel, const Maps& maps, const AttentionCall& c, const TileOrder& order,
                   const BackwardScratch& scratch, const ForwardPlan& plan) {
-    const int bytes = static_cast<int>(sizeof(Memory<S>)) + 1024;
+    const int bytes = static_cast<int>(sizeof(Memory)) + 1024;
+    static_assert(sizeof(Memory) + 1024 <= 227 * 1024, "what a multiprocessor has");
     if (cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes) != cudaSuccess) {
         return false;
     }
@@ -32,17 +33,20 @@ bool launch_sweep(cudaStream_t stream, Kernel kernel, const Maps& maps, const At
     return true;
 }
 
-template <int size, Half type>
+template <int size, Half type, bool drops>
 bool launch(cudaStream_t stream, const AttentionCall& c, const BackwardScratch& scratch, const ForwardPlan& plan) {
-    using Queries = Shape<size, size == 128 ? 96 : 128, type>;
-    using Keys = Shape<size, 64, type>;
+    // Random words take registers.
+    constexpr int key_tile = size == 256 ? 48 : drops ? 64 : size == 128 ? 96 : 128;
+    using Queries = Shape<size, key_tile, type, own_tile, drops>;
+    using Keys = std::conditional_t<size == 256, WideKeys<type>, Shape<size, 64, type, own_tile, drops>>;
     const Extents queries{c.head_size, c.queries, c.heads, c.batch}, keys{c.head_size, c.keys, c.kv_heads, c.batch};
     Maps by_query, by_key;
     if (!rows_map(by_query.score[0], c.q, queries, own_tile) ||
         !rows_map(by_query.value[0], c.dout, queries, own_tile) ||
         !rows_map(by_query.score[1], c.k, keys, Queries::other_tile) ||
         !rows_map(by_query.value[1], c.v, keys, Queries::other_tile) ||
-        !rows_map(by_key.score[0], c.k, keys, own_tile) || !rows_map(by_key.value[0], c.v, keys, own_tile) ||
+        !rows_map(by_key.score[0], c.k, keys, Keys::own_rows) ||
+        !rows_map(by_key.value[0], c.v, keys, Keys::own_rows) ||
         !rows_map(by_key.score[1], c.q, queries, Keys::other_tile) ||
         !rows_map(by_key.value[1], c.dout, queries, Keys::other_tile)) {
         return false;
@@ -60,16 +64,31 @@ bool launch(cudaStream_t stream, const AttentionCall& c, const BackwardScratch& 
     of_queries.width = heads_together(c, c.keys, of_queries.planes, uneven);
     of_queries.last_first = c.right >= 0;
     TileOrder of_keys;
-    of_keys.rows_tiles = static_cast<int>((c.keys + own_tile - 1) / own_tile);
+    // Tiles of 64 go up to a multiple of 128 too: each has its flag.
+    of_keys.rows_tiles = static_cast<int>((c.keys + own_tile - 1) / own_tile) * (own_tile / Keys::own_rows);
     of_keys.planes = static_cast<int>(c.entries * c.kv_heads);
     of_keys.width = heads_together(c, c.queries * c.group, of_keys.planes, uneven);
-    return launch_sweep<Keys>(stream, backward_keys<Keys>, by_key, c, of_keys, scratch, plan) &&
-           launch_sweep<Queries>(stream, backward_queries<Queries>, by_query, c, of_queries, scratch, plan);
+    if constexpr (size == 256) {
+        if (!launch_sweep<WideMemory<Keys>>(stream, backward_keys_wide<Keys>, by_key, c, of_keys, scratch, plan)) {
+            return false;
+        }
+    } else {
+        if (!launch_sweep<Memory<Keys>>(stream, backward_keys<Keys>, by_key, c, of_keys, scratch, plan)) {
+            return false;
+        }
+    }
+    return launch_sweep<Memory<Queries>>(stream, backward_queries<Queries>, by_query, c, of_queries, scratch, plan);
 }
 
 template <Half type>
 bool launch_type(cudaStream_t stream, const AttentionCall& c, const BackwardScratch& scratch, const ForwardPlan& plan) {
-    return c.head_size == 64 ? launch<64, type>(stream, c, scratch, plan) : launch<128, type>(stream, c, scratch, plan);
+    if (c.head_size == 256) { return !c.drops && launch<256, type, false>(stream, c, scratch, plan); }
+    if (c.head_size == 64) {
+        return c.drops ? launch<64, type, true>(stream, c, scratch, plan)
+                       : launch<64, type, false>(stream, c, scratch, plan);
+    }
+    return c.drops ? launch<128, type, true>(stream, c, scratch, plan)
+                   : launch<128, type, false>(stream, c, scratch, plan);
 }
 
 }  // namespace

@@ -40,7 +40,7 @@ __device__ void produce_for_bias(GeneralMemory<S>& memory, const GeneralMaps& ma
     Memory<S>& m = memory.common;
     Ring<stages> ring;
     Ring<2> slot;
-    Ring<own_stages> own;
+    Ring<S::own_stages> own;
     int key_tiles = 0;
     const int total = bias_tiles<S>(g, key_tiles);
     for (;;) {
@@ -132,7 +132,7 @@ __global__ void __launch_bounds__(threads, 1)
     general_bias(const __grid_constant__ GeneralMaps maps, const __grid_constant__ GeneralCall g, int* counter) {
     constexpr int tile = S::other_tile;
     extern __shared__ char raw[];
-    auto& memory = *reinterpret_cast<GeneralMemory<S>*>((reinterpret_cast<std::uintptr_t>(raw) + 1023) / 1024 * 1024);
+    auto& memory = aligned_memory<GeneralMemory<S>>(raw);
     Memory<S>& m = memory.common;
     const AttentionCall& c = g.call;
     init_barriers(m);
@@ -147,7 +147,7 @@ __global__ void __launch_bounds__(threads, 1)
     more_registers<232>();
     Ring<stages> ring;
     Ring<2> slot;
-    Ring<own_stages> own;
+    Ring<S::own_stages> own;
     const int warpgroup = static_cast<int>(threadIdx.x) / 128 - 1, column = static_cast<int>(threadIdx.x) % 4 * 2;
     const int row_in_tile = (static_cast<int>(threadIdx.x) - 128) / 32 * 16 + static_cast<int>(threadIdx.x) % 32 / 4;
     float sum[tile / 2];

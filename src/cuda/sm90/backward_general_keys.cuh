@@ -78,7 +78,7 @@ __device__ void produce_for_keys(GeneralMemory<S>& memory, const GeneralMaps& ma
     const int group = static_cast<int>(g.call.group);
     Ring<stages> ring;
     Ring<2> slot;
-    Ring<own_stages> own;
+    Ring<S::own_stages> own;
     for (;;) {
         int tile = 0;
         if (leads) { tile = atomicAdd(counter, 1); }
@@ -192,7 +192,7 @@ __device__ void gather_keys(GeneralMemory<S>& memory, const GeneralCall& g, cons
         wgmma_commit();
         wgmma_wait<0>();
         if (c.drops) {
-            const float factor = kept_factor(c);
+            const float factor = c.drop_factor;
 #pragma unroll
             for (int n = 0; n < tile / 2; ++n) { dp[n] = kept(n) ? dp[n] * factor : 0.0F; }
         }
@@ -231,7 +231,7 @@ template <class S>
 __global__ void __launch_bounds__(threads, 1)
     general_keys(const __grid_constant__ GeneralMaps maps, const __grid_constant__ GeneralCall g, int* counter) {
     extern __shared__ char raw[];
-    auto& memory = *reinterpret_cast<GeneralMemory<S>*>((reinterpret_cast<std::uintptr_t>(raw) + 1023) / 1024 * 1024);
+    auto& memory = aligned_memory<GeneralMemory<S>>(raw);
     Memory<S>& m = memory.common;
     const AttentionCall& c = g.call;
     init_barriers(m);
@@ -246,7 +246,7 @@ __global__ void __launch_bounds__(threads, 1)
     more_registers<232>();
     Ring<stages> ring;
     Ring<2> slot;
-    Ring<own_stages> own;
+    Ring<S::own_stages> own;
     const int warpgroup = static_cast<int>(threadIdx.x) / 128 - 1;
     for (;;) {
         barrier_wait(m.tile_full[slot.stage], slot.phase);
@@ -263,7 +263,7 @@ __global__ void __launch_bounds__(threads, 1)
         }
         const bool k_finite = store_gradient<S>(c.dk, dk, static_cast<float>(c.scale), work.batch, work.kv_head,
                                                 work.key_begin, work.first + 64 * warpgroup, work.rows, work.keys);
-        const bool v_finite = store_gradient<S>(c.dv, dv, kept_factor(c), work.batch, work.kv_head, work.key_begin,
+        const bool v_finite = store_gradient<S>(c.dv, dv, c.drop_factor, work.batch, work.kv_head, work.key_begin,
                                                 work.first + 64 * warpgroup, work.rows, work.keys);
         const TileNumber number = tile_number(g.order, work.tile);
         put_flag(g.scratch.keys_flag + static_cast<std::int64_t>(number.plane) * (g.order.rows_tiles * 2) +

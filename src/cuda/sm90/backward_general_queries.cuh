@@ -45,7 +45,7 @@ __device__ void produce_for_queries(GeneralMemory<S>& memory, const GeneralMaps&
     const bool leads = threadIdx.x == 0;
     Ring<stages> ring;
     Ring<2> slot;
-    Ring<own_stages> own;
+    Ring<S::own_stages> own;
     for (;;) {
         int tile = 0;
         if (leads) { tile = atomicAdd(counter, 1); }
@@ -128,7 +128,7 @@ __device__ inline void differentiate(const AttentionCall& c, const Work& work, c
     score_tile<count>(
         c, work, step, spot, [&](int i) { return keys_seen(c, work, i); }, bias_tile, s, slope_of_cap);
     if (c.drops) {
-        const float factor = kept_factor(c);
+        const float factor = c.drop_factor;
 #pragma unroll
         for (int n = 0; n < count; ++n) { dp[n] = kept(n) ? dp[n] * factor : 0.0F; }
     }
@@ -215,7 +215,7 @@ template <class S>
 __global__ void __launch_bounds__(threads, 1)
     general_queries(const __grid_constant__ GeneralMaps maps, const __grid_constant__ GeneralCall g, int* counter) {
     extern __shared__ char raw[];
-    auto& memory = *reinterpret_cast<GeneralMemory<S>*>((reinterpret_cast<std::uintptr_t>(raw) + 1023) / 1024 * 1024);
+    auto& memory = aligned_memory<GeneralMemory<S>>(raw);
     Memory<S>& m = memory.common;
     const AttentionCall& c = g.call;
     init_barriers(m);
@@ -230,7 +230,7 @@ __global__ void __launch_bounds__(threads, 1)
     more_registers<232>();
     Ring<stages> ring;
     Ring<2> slot;
-    Ring<own_stages> own;
+    Ring<S::own_stages> own;
     const int warpgroup = static_cast<int>(threadIdx.x) / 128 - 1;
     const int row_in_tile = (static_cast<int>(threadIdx.x) - 128) / 32 * 16 + static_cast<int>(threadIdx.x) % 32 / 4;
     for (;;) {

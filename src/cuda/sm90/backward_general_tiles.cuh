@@ -147,11 +147,6 @@ __device__ inline float unpacked(const std::uint32_t* pairs, int n) {
     }
 }
 
-/// What dropout multiplies the weights with that it keeps.
-__device__ inline float kept_factor(const AttentionCall& c) {
-    return c.drops ? static_cast<float>(1 / (1 - c.drop_probability)) : 1.0F;
-}
-
 /// What dropout keeps. It needs no product, so it may be found while they run.
 template <int count, bool keys_down>
 __device__ inline Bits kept_beside(const AttentionCall& c, const Work& work, const Step& step, Spot<keys_down> spot) {

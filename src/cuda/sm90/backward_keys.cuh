@@ -25,8 +25,8 @@ __device__ void find_key_work(const AttentionCall& c, const TileOrder& order, in
     const int queries = work.queries = static_cast<int>(s.queries);
     const int keys = work.keys = static_cast<int>(s.keys);
     const int shift = work.shift = static_cast<int>(s.shift);
-    const int first = work.first = n.rows * own_tile;
-    const int last = min(first + own_tile, keys) - 1;
+    const int first = work.first = n.rows * S::own_rows;
+    const int last = min(first + S::own_rows, keys) - 1;
     const int right = reach_of(c.right), left = reach_of(c.left);
     // Query i sees key j where j - right <= i + shift <= j + left.
     const int begin = right < 0 ? 0 : max(first - shift - right, 0);
@@ -35,7 +35,7 @@ __device__ void find_key_work(const AttentionCall& c, const TileOrder& order, in
     const int whole_end = left < 0 ? queries : min(queries, first - shift + left + 1);
     work.tile_begin = begin / S::other_tile;
     work.tile_end = first > last ? 0 : (max(end, 0) + S::other_tile - 1) / S::other_tile;
-    work.whole_begin = first + own_tile > keys ? 1 << 30 : (whole_begin + S::other_tile - 1) / S::other_tile;
+    work.whole_begin = first + S::own_rows > keys ? 1 << 30 : (whole_begin + S::other_tile - 1) / S::other_tile;
     work.whole_end = max(whole_end, 0) / S::other_tile;
 }
 
@@ -44,7 +44,7 @@ __device__ void produce_for_keys(Memory<S>& m, const Maps& maps, const Attention
                                  const BackwardScratch& scratch, int padded_rows, int* counter) {
     Ring<stages> ring;
     Ring<2> slot;
-    Ring<own_stages> own;
+    Ring<S::own_stages> own;
     for (;;) {
         const int tile = atomicAdd(counter, 1);
         barrier_wait(m.tile_empty[slot.stage], slot.phase ^ 1);
@@ -61,7 +61,7 @@ __device__ void produce_for_keys(Memory<S>& m, const Maps& maps, const Attention
         if (work.nothing()) { continue; }
         barrier_wait(m.own_empty[own.stage], own.phase ^ 1);
         Barrier& own_full = m.own_full[own.stage];
-        barrier_arrive_expect(own_full, 2 * S::parts * own_tile * 128);
+        barrier_arrive_expect(own_full, 2 * S::parts * S::own_rows * 128);
         for (int part = 0; part < S::parts; ++part) {
             const int row = work.key_begin + work.first;
             copy_box(m.own[own.stage][0][part], maps.score[0], own_full, 64 * part, row, work.kv_head, work.batch);
@@ -94,19 +94,37 @@ __device__ void produce_for_keys(Memory<S>& m, const Maps& maps, const Attention
 template <class S>
 struct KeysConsumer {
     Memory<S>& m;
+    const AttentionCall& c;
     float scale;
     Ring<stages> ring{};
     int own_stage = 0;
+    std::uint32_t plane = 0;  ///< of dropout's generator
+    int row = 0;              ///< the thread's first
 
-    /// Keys down, queries across. `seen` are the queries that the thread's two keys are seen by.
+    /// Waits for the products of a step, if there was one, and gives its buffers back.
+    __device__ void finish(int stage, bool begun) {
+        wgmma_wait<0>();
+        __syncwarp();  // every lane has read lse and delta
+        if (begun) {
+            release(m.empty[0][stage]);
+            release(m.empty[1][stage]);
+        }
+    }
+
+    /// Keys down, queries across. `seen` are the queries that the thread's two keys are seen by. With dropout a step
+    /// leaves its last products to the next one, whose random words are found meanwhile.
     template <bool masked>
-    __device__ void step(float (&dk)[S::size / 2], float (&dv)[S::size / 2], const Seen (&seen)[2], int first_query) {
+    __device__ void step(float (&dk)[S::size / 2], float (&dv)[S::size / 2], const Seen (&seen)[2], int first_query,
+                         bool begun) {
         constexpr int tile = S::other_tile;
         const int warpgroup = static_cast<int>(threadIdx.x) / 128 - 1;
         const int column = static_cast<int>(threadIdx.x) % 4 * 2;
         float s[tile / 2], dp[tile / 2];
         std::uint32_t p[tile / 4], ds[tile / 4];
+        Bits keeps;
+        if constexpr (S::drops) { keeps = random_bits<tile / 2>(c, plane, Spot<true>{row, first_query + column}); }
         barrier_wait(m.full[0][ring.stage], ring.phase);
+        if constexpr (S::drops) { finish(ring.stage ^ 1, begun); }
         wgmma_fence();
         multiply_rows<S, tile>(s, &m.own[own_stage][0][0][64 * warpgroup], own_tile, m.other[0][ring.stage], tile);
         wgmma_commit();
@@ -125,7 +143,10 @@ struct KeysConsumer {
             }
         }
 #pragma unroll
-        for (int n = 0; n < tile / 4; ++n) { p[n] = packed<S::type>(s[2 * n], s[2 * n + 1]); }
+        for (int n = 0; n < tile / 4; ++n) {
+            p[n] = packed<S::type>(s[2 * n], s[2 * n + 1]);
+            if constexpr (S::drops) { p[n] &= (keeps(2 * n) ? 0xFFFFU : 0U) | (keeps(2 * n + 1) ? 0xFFFF0000U : 0U); }
+        }
         barrier_wait(m.full[1][ring.stage], ring.phase);  // long there; it keeps the next line behind the exponentials
         wgmma_wait<0>();
         wgmma_fence();
@@ -134,6 +155,7 @@ struct KeysConsumer {
 #pragma unroll
         for (int n = 0; n < tile / 2; ++n) {
             const int query = n / 4 * 8 + column + n % 2;
+            if constexpr (S::drops) { dp[n] = keeps(n) ? dp[n] * c.drop_factor : 0.0F; }
             float d = s[n] * (dp[n] - m.delta[ring.stage][query]);
             if (masked) { d = s[n] == 0 ? 0.0F : d; }
             s[n] = d;
@@ -143,10 +165,7 @@ struct KeysConsumer {
         wgmma_fence();
         multiply_columns<S, tile>(dk, ds, m.other[0][ring.stage]);
         wgmma_commit();
-        wgmma_wait<0>();
-        __syncwarp();  // every lane has read lse and delta
-        release(m.empty[0][ring.stage]);
-        release(m.empty[1][ring.stage]);
+        if constexpr (!S::drops) { finish(ring.stage, true); }
         ring.advance();
     }
 };
@@ -161,13 +180,35 @@ __device__ inline Seen seeing(const AttentionCall& c, const Work& work, int j) {
     return seen;
 }
 
+/// step(whether edges are inside, its first query, its head of the group, whether a step came before) for every tile of
+/// queries.
+template <class S, class Step>
+__device__ void each_query_tile(const Work& work, int group, const Step& step) {
+    bool begun = false;
+    for (int member = 0; member < group; ++member) {
+        int n = work.tile_begin;
+        for (; n < min(work.tile_end, work.whole_begin); ++n) {
+            step(std::true_type{}, n * S::other_tile, member, begun);
+            begun = true;
+        }
+        for (; n < min(work.tile_end, work.whole_end); ++n) {
+            step(std::false_type{}, n * S::other_tile, member, begun);
+            begun = true;
+        }
+        for (; n < work.tile_end; ++n) {
+            step(std::true_type{}, n * S::other_tile, member, begun);
+            begun = true;
+        }
+    }
+}
+
 template <class S>
 __global__ void __launch_bounds__(threads, 1)
     backward_keys(const __grid_constant__ Maps maps, const __grid_constant__ AttentionCall c,
                   const __grid_constant__ TileOrder order, const __grid_constant__ BackwardScratch scratch,
                   int padded_rows, int* counter) {
     extern __shared__ char memory[];
-    auto& m = *reinterpret_cast<Memory<S>*>((reinterpret_cast<std::uintptr_t>(memory) + 1023) / 1024 * 1024);
+    auto& m = aligned_memory<Memory<S>>(memory);
     init_barriers(m);
     if (threadIdx.x < 128) {
         fewer_registers<producer_registers>();
@@ -178,9 +219,9 @@ __global__ void __launch_bounds__(threads, 1)
         return;
     }
     more_registers<consumer_registers>();
-    KeysConsumer<S> consumer{m, static_cast<float>(c.scale * 1.4426950408889634)};
+    KeysConsumer<S> consumer{m, c, static_cast<float>(c.scale * 1.4426950408889634)};
     Ring<2> slot;
-    Ring<own_stages> own;
+    Ring<S::own_stages> own;
     const int warpgroup = static_cast<int>(threadIdx.x) / 128 - 1;
     const int row_in_tile = (static_cast<int>(threadIdx.x) - 128) / 32 * 16 + static_cast<int>(threadIdx.x) % 32 / 4;
     for (;;) {
@@ -195,23 +236,20 @@ __global__ void __launch_bounds__(threads, 1)
                                   seeing(c, work, work.first + row_in_tile + 8)};
             barrier_wait(m.own_full[own.stage], own.phase);
             consumer.own_stage = own.stage;
-            for (int member = 0; member < static_cast<int>(c.group); ++member) {
-                int n = work.tile_begin;
-                for (; n < min(work.tile_end, work.whole_begin); ++n) {
-                    consumer.template step<true>(dk, dv, seen, n * S::other_tile);
-                }
-                for (; n < min(work.tile_end, work.whole_end); ++n) {
-                    consumer.template step<false>(dk, dv, seen, n * S::other_tile);
-                }
-                for (; n < work.tile_end; ++n) { consumer.template step<true>(dk, dv, seen, n * S::other_tile); }
-            }
+            consumer.row = work.first + row_in_tile;
+            each_query_tile<S>(work, static_cast<int>(c.group),
+                               [&](auto masked, int first_query, int member, bool begun) {
+                                   if constexpr (S::drops) { consumer.plane = plane_of(c, work, work.head + member); }
+                                   consumer.template step<masked.value>(dk, dv, seen, first_query, begun);
+                               });
+            if constexpr (S::drops) { consumer.finish(consumer.ring.stage ^ 1, true); }
             release(m.own_empty[own.stage]);
             own.advance();
         }
         const bool k_finite = store_gradient<S>(c.dk, dk, static_cast<float>(c.scale), work.batch, work.kv_head,
                                                 work.key_begin, work.first + 64 * warpgroup, work.rows, work.keys);
-        const bool v_finite = store_gradient<S>(c.dv, dv, 1.0F, work.batch, work.kv_head, work.key_begin,
-                                                work.first + 64 * warpgroup, work.rows, work.keys);
+        const bool v_finite = store_gradient<S>(c.dv, dv, S::drops ? c.drop_factor : 1.0F, work.batch, work.kv_head,
+                                                work.key_begin, work.first + 64 * warpgroup, work.rows, work.keys);
         const TileNumber number = tile_number(order, work.tile);
         put_flag(scratch.keys_flag + static_cast<std::int64_t>(number.plane) * (order.rows_tiles * 2) +
                      work.first / 64 + warpgroup,

@@ -11,7 +11,7 @@ __device__ void produce_for_queries(Memory<S>& m, const Maps& maps, const Attent
                                     int* counter) {
     Ring<stages> ring;
     Ring<2> slot;
-    Ring<own_stages> own;
+    Ring<S::own_stages> own;
     for (;;) {
         const int tile = atomicAdd(counter, 1);
         barrier_wait(m.tile_empty[slot.stage], slot.phase ^ 1);
@@ -53,9 +53,12 @@ __device__ void produce_for_queries(Memory<S>& m, const Maps& maps, const Attent
 template <class S>
 struct QueriesConsumer {
     Memory<S>& m;
+    const AttentionCall& c;
     float scale;  ///< times log2(e)
     Ring<stages> ring{};
     int own_stage = 0;
+    std::uint32_t plane = 0;  ///< of dropout's generator
+    int row = 0;              ///< the thread's first
 
     /// The tensor cores still have dq of the step before to do when a step begins.
     template <bool masked>
@@ -72,9 +75,14 @@ struct QueriesConsumer {
         wgmma_fence();
         multiply_rows<S, tile>(dp, &m.own[own_stage][1][0][64 * warpgroup], own_tile, m.other[1][ring.stage], tile);
         wgmma_commit();
+        const int column = first_key + static_cast<int>(threadIdx.x) % 4 * 2;
+        Bits keeps;
+        if constexpr (S::drops) {
+            keeps = random_bits<tile / 2>(c, plane, Spot<false>{row, column});
+            barrier_wait(m.full[1][ring.stage], ring.phase);  // long there; the random words come before the next line
+        }
         wgmma_wait<1>();
         if (begun) { release(m.empty[0][ring.stage ^ 1]); }
-        const int column = first_key + static_cast<int>(threadIdx.x) % 4 * 2;
 #pragma unroll
         for (int n = 0; n < tile / 2; ++n) {
             const int r = n % 4 / 2;
@@ -89,6 +97,7 @@ struct QueriesConsumer {
         release(m.empty[1][ring.stage]);
 #pragma unroll
         for (int n = 0; n < tile / 2; ++n) {
+            if constexpr (S::drops) { dp[n] = keeps(n) ? dp[n] * c.drop_factor : 0.0F; }
             float d = s[n] * (dp[n] - delta[n % 4 / 2]);
             // 0 times what is not finite: a key that is hidden, or a row that is none.
             if (masked) { d = s[n] == 0 ? 0.0F : d; }
@@ -109,7 +118,7 @@ __global__ void __launch_bounds__(threads, 1)
                      const __grid_constant__ TileOrder order, const __grid_constant__ BackwardScratch scratch,
                      int padded_rows, int* counter) {
     extern __shared__ char memory[];
-    auto& m = *reinterpret_cast<Memory<S>*>((reinterpret_cast<std::uintptr_t>(memory) + 1023) / 1024 * 1024);
+    auto& m = aligned_memory<Memory<S>>(memory);
     init_barriers(m);
     if (threadIdx.x < 128) {
         fewer_registers<producer_registers>();
@@ -120,9 +129,9 @@ __global__ void __launch_bounds__(threads, 1)
         return;
     }
     more_registers<consumer_registers>();
-    QueriesConsumer<S> consumer{m, static_cast<float>(c.scale * 1.4426950408889634)};
+    QueriesConsumer<S> consumer{m, c, static_cast<float>(c.scale * 1.4426950408889634)};
     Ring<2> slot;
-    Ring<own_stages> own;
+    Ring<S::own_stages> own;
     const int warpgroup = static_cast<int>(threadIdx.x) / 128 - 1;
     const int row_in_tile = (static_cast<int>(threadIdx.x) - 128) / 32 * 16 + static_cast<int>(threadIdx.x) % 32 / 4;
     for (;;) {
@@ -145,6 +154,10 @@ __global__ void __launch_bounds__(threads, 1)
             std::uint32_t ds[S::other_tile / 4];
             barrier_wait(m.own_full[own.stage], own.phase);
             consumer.own_stage = own.stage;
+            if constexpr (S::drops) {
+                consumer.plane = static_cast<std::uint32_t>(number.plane);
+                consumer.row = work.first + row_in_tile;
+            }
             bool begun = false;
             int n = work.tile_end - 1;
             for (; n >= max(work.tile_begin, work.whole_end); --n) {

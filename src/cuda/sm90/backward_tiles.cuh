@@ -2,8 +2,10 @@
 /// What the two sweeps of the backward pass share; see backward.cu.
 
 #include "cuda/sm90/backward.h"
+#include "cuda/sm90/general.cuh"
 #include "cuda/sm90/ring.cuh"
 #include "cuda/sm90/tiles.cuh"
+#include "cuda/sm90/wgmma_wide.cuh"
 
 namespace heed::cuda::sm90 {
 namespace {
@@ -12,13 +14,15 @@ constexpr int warpgroups = 2;
 constexpr int threads = 128 * (warpgroups + 1);
 constexpr int own_tile = 64 * warpgroups;  ///< rows that a block owns
 constexpr int stages = 2;
-constexpr int own_stages = 2;  ///< the rows of the next tile are there before this one is done
 constexpr int consumer_registers = 240, producer_registers = 24;
 
-template <int size_, int other_tile_, Half type_>
+template <int size_, int other_tile_, Half type_, int own_rows_ = own_tile, bool drops_ = false>
 struct Shape {
-    static constexpr int size = size_, parts = size / 64, other_tile = other_tile_;
+    static constexpr int size = size_, parts = size / 64, other_tile = other_tile_, own_rows = own_rows_;
+    /// With two, the rows of the next tile are there before this one is done; at 256 columns there is no room for them.
+    static constexpr int own_stages = size == 256 ? 1 : 2;
     static constexpr Half type = type_;
+    static constexpr bool drops = drops_;  ///< with dropout
 };
 
 /// Of the sweeps with every option: a tile of the other side, from the warp that copies to the others.
@@ -34,10 +38,10 @@ struct Step {
 template <class S>
 struct alignas(1024) Memory {
     // Of the own rows, and of the others: what the scores are made of (q or k), and what meets it in dP (dout or v).
-    std::uint16_t own[own_stages][2][S::parts][own_tile][64];
+    std::uint16_t own[S::own_stages][2][S::parts][S::own_rows][64];
     std::uint16_t other[2][stages][S::parts][S::other_tile][64];
     float lse[stages][64], delta[stages][64];  ///< of the sweep over keys
-    Barrier own_full[own_stages], own_empty[own_stages];
+    Barrier own_full[S::own_stages], own_empty[S::own_stages];
     Barrier full[2][stages], empty[2][stages];
     Barrier tile_full[2], tile_empty[2];
     Work work[2];
@@ -48,7 +52,7 @@ template <class S>
 __device__ void init_barriers(Memory<S>& m) {
     if (threadIdx.x == 0) {
         constexpr int readers = 4 * warpgroups;
-        for (int n = 0; n < own_stages; ++n) {
+        for (int n = 0; n < S::own_stages; ++n) {
             barrier_init(m.own_full[n], 1);
             barrier_init(m.own_empty[n], readers);
         }
@@ -128,14 +132,15 @@ __device__ bool store_gradient(const Tensor4& x, const float (&d)[S::size / 2], 
     return finite;
 }
 
-/// One flag of a warpgroup: is there anything that is not finite?
+/// One flag of the `met` threads that meet at a barrier: is there anything that is not finite?
+template <int met = 128>
 __device__ inline void put_flag(unsigned char* flag, int* spoilt, bool finite, int warpgroup) {
     int any = 0;
-    asm volatile("{ .reg .pred p, q; setp.ne.b32 p, %1, 0; barrier.red.or.pred q, %2, 128, p; selp.b32 %0, 1, 0, q; }\n"
+    asm volatile("{ .reg .pred p, q; setp.ne.b32 p, %1, 0; barrier.red.or.pred q, %2, %3, p; selp.b32 %0, 1, 0, q; }\n"
                  : "=r"(any)
-                 : "r"(static_cast<int>(!finite)), "r"(1 + warpgroup)
+                 : "r"(static_cast<int>(!finite)), "r"(1 + warpgroup), "n"(met)
                  : "memory");
-    if (threadIdx.x % 128 == 0) {
+    if (threadIdx.x % met == 0) {
         *flag = static_cast<unsigned char>(any);
         if (any != 0) { *spoilt = 1; }
     }

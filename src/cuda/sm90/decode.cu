@@ -3,6 +3,7 @@
 /// The heads that share a key/value head are the 16 rows of one product. The keys of a sequence are split into ranges
 /// whose size follows from their number alone; a block takes a range, each of its warps every fourth group of 16 keys,
 /// with copies of its own running ahead of it. The block that comes last of a head joins the ranges in their order.
+/// Keys may lie in the pages of a cache: their rows are looked up a step before they are asked for.
 
 #include "cuda/sm90/decode.h"
 
@@ -79,7 +80,7 @@ __device__ inline void multiply(float (&d)[4], const std::uint32_t (&a)[4], std:
     }
 }
 
-template <class S>
+template <class S, bool paged>
 __global__ void __launch_bounds__(32 * warps)
     decode(const __grid_constant__ AttentionCall c, const __grid_constant__ DecodeScratch scratch, int splits,
            int row_blocks) {
@@ -123,23 +124,40 @@ __global__ void __launch_bounds__(32 * warps)
         }
     }
 
-    const auto* keys = static_cast<const std::uint16_t*>(c.k.data) + s.batch * c.k.stride[0] + kv_head * c.k.stride[1];
-    const auto* values =
-        static_cast<const std::uint16_t*>(c.v.data) + s.batch * c.v.stride[0] + kv_head * c.v.stride[1];
+    using Rows = const std::uint16_t*;
+    const Rows keys = paged ? reinterpret_cast<Rows>(c.pages.k.data + kv_head * c.pages.k.head_bytes)
+                            : static_cast<Rows>(c.k.data) + s.batch * c.k.stride[0] + kv_head * c.k.stride[1];
+    const Rows values = paged ? reinterpret_cast<Rows>(c.pages.v.data + kv_head * c.pages.v.head_bytes)
+                              : static_cast<Rows>(c.v.data) + s.batch * c.v.stride[0] + kv_head * c.v.stride[1];
+    const std::int64_t key_pitch = paged ? c.pages.k.row_bytes / 2 : c.k.stride[2];
+    const std::int64_t value_pitch = paged ? c.pages.v.row_bytes / 2 : c.v.stride[2];
+    // In pages: the row, counted over the whole pool, of key lane % 16 of a group.
+    const std::int32_t* const table = paged ? c.pages.table + c.pages.begin[s.number] : nullptr;
+    const auto page_size = static_cast<std::uint32_t>(paged ? c.pages.page_size : 1);
+    const auto row_in_pool = [&](int group) {
+        if (!paged || group >= groups) { return 0U; }
+        const auto key = static_cast<std::uint32_t>(min(first + group * key_group + lane % key_group, last - 1));
+        const std::uint32_t page = key / page_size;
+        return static_cast<std::uint32_t>(__ldg(table + page)) * page_size + key - page * page_size;
+    };
+    std::uint32_t next_row = row_in_pool(warp);
     // 16-byte chunks swizzled by the row: reads of 8 rows of one chunk meet all banks.
     const auto place = [&](int stage, int which, int row, int chunk) {
         return shared_address(m.ring[warp][stage][which]) + (row * S::chunks + (chunk ^ row % 8)) * 16;
     };
     const auto ask = [&](int group, int stage) {
+        const std::uint32_t rows_of_group = next_row;
+        next_row = row_in_pool(group + warps);
         if (group < groups) {
             const std::int64_t key = first + group * key_group;
 #pragma unroll
             for (int n = 0; n < key_group * S::chunks / 32; ++n) {
                 const int row = (32 * n + lane) / S::chunks, chunk = (32 * n + lane) % S::chunks;
                 const bool inside = key + row < last;
-                const std::int64_t at = s.key_begin + (inside ? key + row : first);
-                copy_16(place(stage, 0, row, chunk), keys + at * c.k.stride[2] + 8 * chunk, inside);
-                copy_16(place(stage, 1, row, chunk), values + at * c.v.stride[2] + 8 * chunk, inside);
+                const std::int64_t at = paged ? static_cast<std::int64_t>(__shfl_sync(~0U, rows_of_group, row))
+                                              : s.key_begin + (inside ? key + row : first);
+                copy_16(place(stage, 0, row, chunk), keys + at * key_pitch + 8 * chunk, inside);
+                copy_16(place(stage, 1, row, chunk), values + at * value_pitch + 8 * chunk, inside);
             }
         }
         asm volatile("cp.async.commit_group;" ::: "memory");
@@ -321,22 +339,33 @@ __global__ void __launch_bounds__(32 * warps)
 
 int row_blocks_of(const AttentionCall& c) { return static_cast<int>((c.group + rows - 1) / rows); }
 
-template <class S>
+std::int64_t longest_keys(const AttentionCall& c) { return c.pages.page_size > 0 ? c.pages.longest : c.keys; }
+
+template <class S, bool paged>
 void launch(cudaStream_t stream, const AttentionCall& c, const DecodeScratch& scratch) {
-    const int splits = static_cast<int>(most_splits(c.keys)), row_blocks = row_blocks_of(c);
+    const int splits = static_cast<int>(most_splits(longest_keys(c))), row_blocks = row_blocks_of(c);
     const int bytes = static_cast<int>(sizeof(Memory<S>));
-    cudaFuncSetAttribute(decode<S>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    cudaFuncSetAttribute(decode<S, paged>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     const dim3 grid(static_cast<unsigned>(splits), static_cast<unsigned>(c.kv_heads * row_blocks),
                     static_cast<unsigned>(c.entries));
-    decode<S><<<grid, 32 * warps, bytes, stream>>>(c, scratch, splits, row_blocks);
+    decode<S, paged><<<grid, 32 * warps, bytes, stream>>>(c, scratch, splits, row_blocks);
+}
+
+template <class S>
+void launch_shape(cudaStream_t stream, const AttentionCall& c, const DecodeScratch& scratch) {
+    if (c.pages.page_size > 0) {
+        launch<S, true>(stream, c, scratch);
+    } else {
+        launch<S, false>(stream, c, scratch);
+    }
 }
 
 template <Half type>
 void launch_type(cudaStream_t stream, const AttentionCall& c, const DecodeScratch& scratch) {
     if (c.head_size == 64) {
-        launch<Shape<64, type>>(stream, c, scratch);
+        launch_shape<Shape<64, type>>(stream, c, scratch);
     } else {
-        launch<Shape<128, type>>(stream, c, scratch);
+        launch_shape<Shape<128, type>>(stream, c, scratch);
     }
 }
 
@@ -344,7 +373,7 @@ void launch_type(cudaStream_t stream, const AttentionCall& c, const DecodeScratc
 
 std::int64_t decode_arrivals(const AttentionCall& c) { return c.entries * c.kv_heads * row_blocks_of(c); }
 std::int64_t decode_parts(const AttentionCall& c) {
-    return decode_arrivals(c) * most_splits(c.keys) * rows * (c.head_size + 2);
+    return decode_arrivals(c) * most_splits(longest_keys(c)) * rows * (c.head_size + 2);
 }
 
 void launch_decode(void* stream, const AttentionCall& c, const DecodeScratch& scratch) {

@@ -1,4 +1,5 @@
-/// Forward attention for Hopper: bands (causal, window, lengths, packed sequences), grouped heads, 16-bit types.
+/// Forward attention for Hopper: bands (causal, window, lengths, packed sequences), grouped heads, dropout, 16-bit
+/// types.
 ///
 /// A block stays on its multiprocessor and takes tiles of 64 rows a warpgroup. One warp copies queries, keys and values
 /// into shared memory; the other warpgroups multiply. The softmax of a tile of keys runs while the tensor cores
@@ -8,6 +9,8 @@
 ///     tensor cores    [ Q K4 ][ P5 V5 ][ Q K3 ][ P4 V4 ]
 ///     the rest                 softmax 4         softmax 3
 ///
+/// What dropout keeps of a tile needs no product and is found while Q K runs.
+///
 /// What ptxas must not do is to move the wait for P5 V5 before the exponentials; a wait for the copy of the values
 /// stands between the two and pins them (docs/gpu.md).
 
@@ -15,6 +18,7 @@
 
 #include "cuda/attention_any.h"
 #include "cuda/sm90/forward_tiles.cuh"
+#include "cuda/sm90/general.cuh"
 #include "cuda/sm90/maps.h"
 
 namespace heed::cuda::sm90 {
@@ -116,6 +120,19 @@ struct Consumer {
     float scale;  ///< times log2(e)
     Ring<S::stages> k{}, v{};
     Ring<S::q_stages> q_ring{};
+    std::uint32_t plane = 0;  ///< of dropout's generator
+    int row = 0;              ///< the thread's first
+
+    __device__ Bits kept(int first_key) const {
+        return random_bits<S::key_tile / 2>(c, plane,
+                                            Spot<false>{row, first_key + static_cast<int>(threadIdx.x) % 4 * 2});
+    }
+    __device__ static void drop(Scores<S>& s, Bits kept) {
+#pragma unroll
+        for (int n = 0; n < S::key_tile / 2; ++n) {
+            if (!kept(n)) { s[n] = 0; }
+        }
+    }
 
     /// One tile of keys while the products of the tile before run.
     template <bool masked>
@@ -127,12 +144,18 @@ struct Consumer {
         wgmma_commit();
         multiply_values<S>(o, p, fresh_descriptor(m.v[v.stage], S::key_tile * 128), add);
         wgmma_commit();
+        Bits keeps;
+        if constexpr (S::drops) {
+            keeps = kept(first_key);
+            barrier_wait(m.k_full[k.stage], k.phase);  // long there; it keeps the random words before the next line
+        }
         wgmma_wait<1>();
         const int k_read = k.stage, v_read = v.stage;
         if (threadIdx.x % 32 == 0) { barrier_arrive(m.k_empty[k_read]); }
         k.advance();
         v.advance();
         softmax<S, masked>(s, rows, scale, first_key);
+        if constexpr (S::drops) { drop(s, keeps); }
         barrier_wait(m.v_full[v.stage], v.phase);  // needed for the next products, and here it pins the next line
         wgmma_wait<0>();
         if (threadIdx.x % 32 == 0) { barrier_arrive(m.v_empty[v_read]); }
@@ -156,6 +179,7 @@ struct Consumer {
         if (threadIdx.x % 32 == 0) { barrier_arrive(m.k_empty[k.stage]); }
         k.advance();
         softmax<S, true>(s, rows, scale, n * S::key_tile);
+        if constexpr (S::drops) { drop(s, kept(n * S::key_tile)); }
         pack<S>(s, p);
         barrier_wait(m.v_full[v.stage], v.phase);
         bool add = false;
@@ -212,9 +236,16 @@ __device__ void repair_row(const AttentionCall& c, const Work& work, int i, floa
             const float w =
                 key + lane < seen.end && !(nothing && x == largest) ? exp2_fast((x - largest) * scale) : 0.0F;
             sum += w;
+            float applied = w;
+            if constexpr (S::drops) {
+                const auto group = static_cast<std::uint32_t>(key + lane) / 4;
+                const std::uint32_t keeps =
+                    kept_of_four(c, plane_of(c, work, work.head), i, static_cast<int>(group)) >> (key + lane) % 4;
+                applied = keeps % 2 != 0 ? w * c.drop_factor : 0.0F;
+            }
 #pragma unroll 1
             for (int n = 0; n < min(32, seen.end - key); ++n) {
-                const float weight = __shfl_sync(~0U, w, n);
+                const float weight = __shfl_sync(~0U, applied, n);
                 const std::uint16_t* v = row_of(c.v, work.kv_head, work.key_begin + key + n);
 #pragma unroll
                 for (int part = 0; part < S::size / 32; ++part) {
@@ -236,8 +267,9 @@ __device__ void repair_row(const AttentionCall& c, const Work& work, int i, floa
     for (int n = 0; n < S::size / 32; ++n) { out[n] = empty ? 0 : out[n] / sum; }
 }
 
+/// `factor`: what all weights are multiplied with.
 template <class S>
-__device__ Ends ends_of(const Work& work, const Rows& rows, float scale) {
+__device__ Ends ends_of(const Work& work, const Rows& rows, float scale, float factor) {
     Ends ends;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
@@ -245,7 +277,7 @@ __device__ Ends ends_of(const Work& work, const Rows& rows, float scale) {
         sum += __shfl_xor_sync(~0U, sum, 1);
         sum += __shfl_xor_sync(~0U, sum, 2);
         const bool empty = work.nothing() || rows.largest[r] == -__builtin_huge_valf() && sum == 0;
-        ends.factor[r] = empty ? 0.0F : 1 / sum;
+        ends.factor[r] = empty ? 0.0F : factor / sum;
         ends.lse[r] = empty ? -__builtin_huge_valf() : (rows.largest[r] * scale + log2f(sum)) * 0.6931471805599453F;
     }
     return ends;
@@ -257,7 +289,7 @@ __global__ void __launch_bounds__(S::threads, 1)
             const __grid_constant__ CUtensorMap v_map, const __grid_constant__ AttentionCall c,
             const __grid_constant__ TileOrder order, int* counter) {
     extern __shared__ char memory[];
-    auto& m = *reinterpret_cast<Memory<S>*>((reinterpret_cast<std::uintptr_t>(memory) + 1023) / 1024 * 1024);
+    auto& m = aligned_memory<Memory<S>>(memory);
     init_barriers(m);
     if (threadIdx.x < 128) {
         fewer_registers<S::producer_registers>();
@@ -288,8 +320,13 @@ __global__ void __launch_bounds__(S::threads, 1)
             }
 #pragma unroll
             for (int n = 0; n < S::size / 2; ++n) { o[n] = 0; }
+            if constexpr (S::drops) {
+                consumer.plane = plane_of(c, work, work.head);
+                consumer.row = row;
+            }
             if (!work.nothing()) { consumer.multiply(work, o, rows); }
-            store_rows<S>(m.q[consumer.q_ring.stage], c, work, o, ends_of<S>(work, rows, consumer.scale),
+            const float factor = S::drops ? c.drop_factor : 1.0F;
+            store_rows<S>(m.q[consumer.q_ring.stage], c, work, o, ends_of<S>(work, rows, consumer.scale, factor),
                           [&](int i, float(&out)[S::size / 32], float& lse) {
                               repair_row<S>(c, work, i, consumer.scale, out, lse);
                           });
@@ -323,11 +360,19 @@ bool launch(cudaStream_t stream, const AttentionCall& c, const ForwardPlan& plan
     return true;
 }
 
-template <Half type>
+template <Half type, bool drops>
 bool launch_type(cudaStream_t stream, const AttentionCall& c, const ForwardPlan& plan) {
-    if (c.head_size == 64) { return launch<Shape<64, 128, 3, 2, type>>(stream, c, plan); }
-    if (c.head_size == 256) { return launch<Shape<256, 80, 2, 1, type>>(stream, c, plan); }
-    return launch<Shape<128, 128, 2, 2, type>>(stream, c, plan);
+    // With dropout the third warpgroup of head size 64 leaves too few registers.
+    if (c.head_size == 64) { return launch<Shape<64, 128, drops ? 2 : 3, 2, type, drops>>(stream, c, plan); }
+    if constexpr (!drops) {
+        if (c.head_size == 256) { return launch<Shape<256, 80, 2, 1, type>>(stream, c, plan); }
+    }
+    return launch<Shape<128, 128, 2, 2, type, drops>>(stream, c, plan);
+}
+template <bool drops>
+bool launch_drops(cudaStream_t stream, const AttentionCall& c, const ForwardPlan& plan) {
+    return c.q.dtype == DType::bf16 ? launch_type<Half::bf16, drops>(stream, c, plan)
+                                    : launch_type<Half::f16, drops>(stream, c, plan);
 }
 
 }  // namespace
@@ -336,8 +381,7 @@ bool launch_forward(void* stream, const AttentionCall& call, const ForwardPlan& 
     launch_clear_behind(stream, call, call.out, false, call.value_size, 0);
     launch_clear_behind(stream, call, call.lse, false, 1, minus_infinity);
     const auto queue = static_cast<cudaStream_t>(stream);
-    return call.q.dtype == DType::bf16 ? launch_type<Half::bf16>(queue, call, plan)
-                                       : launch_type<Half::f16>(queue, call, plan);
+    return call.drops ? launch_drops<true>(queue, call, plan) : launch_drops<false>(queue, call, plan);
 }
 
 }  // namespace heed::cuda::sm90

@@ -350,7 +350,7 @@ __device__ inline void end_row(const AttentionCall& c, const Work& work, float l
     const bool something = top != none || sum != sum;
     factor = something ? factor / sum : 0.0F;
     lse = something ? (top + log2f(sum)) * 0.6931471805599453F : none;
-    if (c.drops) { factor *= static_cast<float>(1 / (1 - c.drop_probability)); }
+    if (c.drops) { factor *= c.drop_factor; }
 }
 
 /// One row again, by a warp, from the tensors themselves, one pair at a time: see forward.cu.
@@ -427,7 +427,7 @@ template <class S>
 __global__ void __launch_bounds__(S::threads, 1)
     forward_general(const __grid_constant__ GeneralMaps maps, const __grid_constant__ GeneralCall g, int* counter) {
     extern __shared__ char raw[];
-    auto& memory = *reinterpret_cast<GeneralMemory<S>*>((reinterpret_cast<std::uintptr_t>(raw) + 1023) / 1024 * 1024);
+    auto& memory = aligned_memory<GeneralMemory<S>>(raw);
     Memory<S>& m = memory.common;
     const AttentionCall& c = g.call;
     if (threadIdx.x == 0) {

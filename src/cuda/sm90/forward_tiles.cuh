@@ -8,12 +8,13 @@
 namespace heed::cuda::sm90 {
 namespace {
 
-/// q_stages: with two, the queries of the next tile are there before this one is done.
-template <int head_size, int key_tile_, int warpgroups_, int q_stages_, Half type_>
+/// q_stages: with two, the queries of the next tile are there before this one is done. drops: with dropout.
+template <int head_size, int key_tile_, int warpgroups_, int q_stages_, Half type_, bool drops_ = false>
 struct Shape {
     static constexpr int size = head_size, key_tile = key_tile_, warpgroups = warpgroups_, q_stages = q_stages_;
     static constexpr int stages = 2;
     static constexpr Half type = type_;
+    static constexpr bool drops = drops_;
     static constexpr int row_tile = 64 * warpgroups;
     static constexpr int threads = 128 * (warpgroups + 1);
     static constexpr int parts = size / 64;  ///< of 128 bytes, in a row

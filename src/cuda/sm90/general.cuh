@@ -109,8 +109,7 @@ __device__ inline std::uint32_t kept_of_four(const AttentionCall& c, std::uint32
 /// Dropout by coordinates. The random words of a query come four keys at a time, so the lanes that have the four share
 /// the work and pass the bits on.
 template <int count, bool keys_down>
-__device__ inline Bits random_bits(const AttentionCall& c, const Work& work, int head, Spot<keys_down> spot) {
-    const auto plane = static_cast<std::uint32_t>(work.entry * static_cast<int>(c.heads) + head);
+__device__ inline Bits random_bits(const AttentionCall& c, std::uint32_t plane, Spot<keys_down> spot) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
     Bits bits{{0, 0}};
     if constexpr (!keys_down) {
@@ -163,11 +162,16 @@ __device__ inline Bits random_bits(const AttentionCall& c, const Work& work, int
     return bits;
 }
 
+/// The coordinate of the generator that an entry and a head are.
+__device__ inline std::uint32_t plane_of(const AttentionCall& c, const Work& work, int head) {
+    return static_cast<std::uint32_t>(work.entry * static_cast<int>(c.heads) + head);
+}
+
 /// Numbers that step 6 keeps.
 template <int count, bool keys_down>
 __device__ inline Bits kept_bits(const AttentionCall& c, const Work& work, int head, Spot<keys_down> spot) {
     return c.keep.data != nullptr ? bits_of_bytes<count>(c.keep, work, head, spot)
-                                  : random_bits<count>(c, work, head, spot);
+                                  : random_bits<count>(c, plane_of(c, work, head), spot);
 }
 
 __device__ inline float reciprocal_fast(float x) {

@@ -11,6 +11,13 @@ __device__ inline std::uint32_t shared_address(const void* pointer) {
     return static_cast<std::uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
+/// What lies in a block's dynamic shared memory, from a multiple of 1024 bytes on. A pointer made from a number would
+/// hide from the compiler whose memory it is.
+template <class Memory>
+__device__ inline Memory& aligned_memory(char* memory) {
+    return *reinterpret_cast<Memory*>(memory + (0U - shared_address(memory)) % 1024U);
+}
+
 // ---- barriers in shared memory -------------------------------------------------------------------------------------
 
 using Barrier = std::uint64_t;
