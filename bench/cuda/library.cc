@@ -2,9 +2,15 @@
 
 #include <heed/attention.h>
 
+#include "base/access.h"
+#include "ops/attention_checks.h"
+#include "ops/attention_kernels.h"
+
+#include <chrono>
 #include <exception>
 #include <memory>
 #include <string>
+#include <vector>
 
 namespace {
 
@@ -23,6 +29,15 @@ struct Call {
     double dropout, softcap;
     const float* slopes;  // [H] on the host, or null
     const char* kernel;
+};
+
+/// Decoding from pages: caches of the same length, one query each, bf16.
+struct PagedCall {
+    std::int64_t caches, heads, kv_heads, keys, size;
+    const void *q, *k, *v;  // [1,H,caches,D], pools [G,pages,page_size,D]
+    void* out;
+    std::int64_t page_size, pages;
+    const std::int32_t* tables;  // [caches, keys / page_size] on the host
 };
 
 thread_local std::string last_error;
@@ -76,9 +91,47 @@ struct Tensors {
     heed::AttentionOptions options;
 };
 
+heed::KvRows rows_of(const PagedCall& c, const void* pool) {
+    heed::KvRows rows;
+    rows.data = static_cast<const char*>(pool);
+    rows.storage = heed::CacheStorage::bf16;
+    rows.row_bytes = 2 * c.size;
+    rows.page_bytes = c.page_size * rows.row_bytes;
+    rows.head_bytes = c.pages * rows.page_bytes;
+    return rows;
+}
+
+void attend_paged(heed::Context& context, const PagedCall& c) {
+    const heed::Device gpu{heed::DeviceKind::cuda, 0};
+    const heed::Shape shape{1, c.heads, c.caches, c.size};
+    std::vector<std::int64_t> cu_q, cu_k;
+    std::vector<const std::int32_t*> tables;
+    for (std::int64_t b = 0; b <= c.caches; ++b) {
+        cu_q.push_back(b);
+        cu_k.push_back(b * c.keys);
+        tables.push_back(c.tables + b * (c.keys / c.page_size));
+    }
+    heed::AttentionOptions options;
+    options.causal = true;
+    options.cu_seqlens_q = heed::View(heed::DType::i64, cu_q.data(), {c.caches + 1});
+    options.cu_seqlens_k = heed::View(heed::DType::i64, cu_k.data(), {c.caches + 1});
+    heed::AttentionProblem problem = heed::checked_cached(
+        {"attend", context}, heed::View(heed::DType::bf16, c.q, shape, gpu),
+        {.kv_heads = c.kv_heads, .queries = c.caches, .keys = cu_k.back(), .head_size = c.size, .value_size = c.size},
+        {.out = heed::MutableView(heed::DType::bf16, c.out, shape, gpu)}, options);
+    const heed::KvPages pages{
+        .k = rows_of(c, c.k), .v = rows_of(c, c.v), .page_size = c.page_size, .tables = tables.data()};
+    problem.pages = &pages;
+    heed::choose_attention_kernel(context, "attend", problem).forward(heed::detail::place_of(context), problem);
+}
+
 }  // namespace
 
 extern "C" {
+
+__attribute__((visibility("default"))) const char* heed_gpu_paged(void* context, const PagedCall* call) {
+    return guarded([&] { attend_paged(*static_cast<heed::Context*>(context), *call); });
+}
 
 __attribute__((visibility("default"))) const char* heed_gpu_open(void** context, void* stream) {
     return guarded([&] { *context = new heed::Context(heed::Device{heed::DeviceKind::cuda, 0}, stream); });
@@ -94,6 +147,21 @@ __attribute__((visibility("default"))) const char* heed_gpu_attend(void* context
         const Tensors t(*call);
         heed::attend(*static_cast<heed::Context*>(context), t.q, t.k, t.v,
                      {.out = t.out, .lse = call->lse != nullptr ? t.lse : heed::MutableView()}, t.options);
+    });
+}
+/// Microseconds of the host for each of `calls` calls, as a C++ program makes them: the views are there.
+__attribute__((visibility("default"))) const char* heed_gpu_host_time(void* context, const Call* call,
+                                                                      std::int64_t calls, double* microseconds) {
+    return guarded([&] {
+        heed::Context& gpu = *static_cast<heed::Context*>(context);
+        const Tensors t(*call);
+        const auto begin = std::chrono::steady_clock::now();
+        for (std::int64_t n = 0; n < calls; ++n) {
+            heed::attend(gpu, t.q, t.k, t.v, {.out = t.out, .lse = heed::MutableView()}, t.options);
+        }
+        const std::chrono::duration<double, std::micro> time = std::chrono::steady_clock::now() - begin;
+        *microseconds = time.count() / static_cast<double>(calls);
+        gpu.synchronise();
     });
 }
 __attribute__((visibility("default"))) const char* heed_gpu_backward(void* context, const Call* call) {

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """heed's kernels for Hopper beside PyTorch's cuDNN, FlashAttention-2 and others, in one process on one GPU.
 
-    measure.py LIBRARY [check] [time] [decode] [calls] [options]      default: all
+    measure.py LIBRARY [check] [error] [same] [time] [wide] [decode] [pages] [calls] [options]      default: all
 
 `check` compares forward and backward with float64 and with cuDNN's own error, over odd sizes, bands, lengths, grouped heads
-and layouts, and looks whether a second run gives the same bits. The others print one line a case: TFLOP/s (causal counts
+and layouts, and looks whether a second run gives the same bits. `error` compares heed's and cuDNN's root-mean-square
+and largest errors, `same` 100 runs alone and among neighbours. The others print one line a case: TFLOP/s (causal counts
 half), the ratio to cuDNN, and what is left to the machine's own limits. Cases are interleaved, medians of many runs.
 """
 import ctypes
@@ -29,6 +30,11 @@ class Call(ctypes.Structure):
                    ("slopes", PTR), ("kernel", ctypes.c_char_p)])
 
 
+class PagedCall(ctypes.Structure):
+    _fields_ = ([(n, I64) for n in "caches heads kv_heads keys size".split()] + [(n, PTR) for n in "q k v out".split()]
+                + [("page_size", I64), ("pages", I64), ("tables", PTR)])
+
+
 class Heed:
     """Calls of one shape, with their tensors."""
     library = None
@@ -37,7 +43,7 @@ class Heed:
     @classmethod
     def open(cls, path):
         cls.library = ctypes.CDLL(path)
-        for name in "open set_stream wait attend backward".split():
+        for name in "open set_stream wait attend backward paged host_time".split():
             getattr(cls.library, "heed_gpu_" + name).restype = ctypes.c_char_p
         cls.expect(cls.library.heed_gpu_open(ctypes.byref(cls.context), PTR(torch.cuda.current_stream().cuda_stream)))
 
@@ -248,11 +254,14 @@ def check_options():
             allow = torch.rand(1, 1, T, S, device="cuda") < 0.7
             allow[..., :128, 128:320] = False
             slopes = [2.0 ** (-8 * (h + 1) / H) for h in range(H)]
-            for options in (dict(bias=bias, dbias=True), dict(slopes=slopes, softcap=20.0), dict(dropout=0.3),
+            for options in (dict(bias=bias, dbias=True), dict(slopes=slopes, softcap=20.0), dict(dropout=0.3), dict(dropout=0.1, causal=True),
+                            dict(dropout=0.2, window=(90, 30)),
                             dict(allow=allow, causal=True), dict(bias=bias, dropout=0.1, causal=True, dbias=True),
                             dict(softcap=500.0, window=(200, 30)),
                             dict(bias=bias, allow=allow, slopes=slopes, softcap=30.0, dropout=0.2, window=(-1, 50))):
-                mine, any_ = [Heed(q, k, v, dout=g, kernel=kernel, **options) for kernel in ("cuda-sm90/general", "cuda-any")]
+                fast = "cuda-sm90" if "dropout" in options and D != 256 and not set(options) - {"dropout", "causal", "window"} \
+                    else "cuda-sm90/general"
+                mine, any_ = [Heed(q, k, v, dout=g, kernel=kernel, **options) for kernel in (fast, "cuda-any")]
                 any_.forward()
                 any_.backward()
                 mine.forward()
@@ -278,6 +287,62 @@ def check_options():
                     print(f"WRONG options {dtype} H{H}/{G} T{T} S{S} D{D} {sorted(options)}: {', '.join(bad)}", flush=True)
     print(f"check options: {cases} cases against cuda-any, {wrong} wrong; worst of what is allowed: "
           + ", ".join(f"{name} {value:.2f}" for name, value in worst.items()), flush=True)
+
+
+def compare_errors():
+    """Errors against float64 beside cuDNN's: each the root mean square and the largest, as a ratio to cuDNN's."""
+    torch.manual_seed(3)
+    worst = 0
+    for D, T in ((128, 512), (128, 2048), (64, 512), (64, 2048), (256, 512), (256, 2048)):
+        for causal in (False, True):
+            for dtype in (torch.bfloat16, torch.float16):
+                q, k, v, g = [torch.randn(2, 4, T, D, device="cuda", dtype=dtype) for _ in range(4)]
+                expected = exact(q, k, v, g, visible(2, T, T, causal, (-1, -1), None))
+                h = Heed(q, k, v, causal, dout=g)
+                h.forward()
+                h.backward()
+                peers = [x.clone().requires_grad_() for x in (q, k, v)]
+                with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
+                    out = F.scaled_dot_product_attention(*peers, is_causal=causal)
+                    grads = torch.autograd.grad(out, peers, g)
+                torch.cuda.synchronize()
+                parts = []
+                for name, mine, peer, e in zip(("out", "dq", "dk", "dv"), (h.out, h.dq, h.dk, h.dv), (out, *grads),
+                                               [expected[n] for n in (0, 2, 3, 4)]):
+                    a, b = (mine.double() - e).abs(), (peer.detach().double() - e).abs()
+                    rms = (a.square().mean() / b.square().mean()).sqrt().item()
+                    worst = max(worst, rms)
+                    parts.append(f"{name} {rms:.2f} {(a.max() / b.max()).item():.2f}")
+                print(f"error T{T} D{D} {'causal' if causal else 'full'} {str(dtype)[6:]}, of cuDNN's (rms, largest): "
+                      + ", ".join(parts), flush=True)
+    print(f"error: worst rms {worst:.2f} of cuDNN's", flush=True)
+
+
+def check_same_bits():
+    """100 runs, alone and among other neighbours: every bit of out, lse, dq, dk and dv."""
+    torch.manual_seed(4)
+    for D, T, H, G, options in ((128, 700, 4, 2, {}), (128, 700, 4, 2, dict(causal=True)), (64, 1000, 6, 2, dict(causal=True)),
+                                (256, 500, 2, 1, dict(causal=True)), (256, 500, 4, 4, {}), (128, 520, 4, 4, dict(dropout=0.1)),
+                                (64, 520, 4, 4, dict(dropout=0.1)), (128, 520, 4, 4, dict(softcap=20.0))):
+        # Dropout's words come from the entry's number: a neighbour in front is another entry.
+        q, g = [torch.randn(1, H, T, D, device="cuda", dtype=torch.bfloat16) for _ in range(2)]
+        k, v = [torch.randn(1, G, T, D, device="cuda", dtype=torch.bfloat16) for _ in range(2)]
+        names = "out lse dq dk dv".split()
+        first, different = None, 0
+        for run in range(100):
+            batch = 1 + run % 4
+            place = 0 if "dropout" in options else run % batch
+            tensors = [torch.randn(batch, *x.shape[1:], device="cuda", dtype=x.dtype) for x in (q, k, v, g)]
+            for x, own in zip(tensors, (q, k, v, g)):
+                x[place] = own[0]
+            h = Heed(*tensors[:3], dout=tensors[3], **options)
+            h.forward()
+            h.backward()
+            torch.cuda.synchronize()
+            got = [getattr(h, name)[place].clone() for name in names]
+            first = first or got
+            different += not all(torch.equal(a, b) for a, b in zip(first, got))
+        print(f"same bits: D{D} T{T} H{H}/{G} {options}: {different} of 100 runs differ", flush=True)
 
 
 def flops(B, H, T, S, D, causal, backward):
@@ -336,6 +401,36 @@ def time_decode():
               f"{peer * 1e3:.1f} us, ratio {peer / mine:.2f}", flush=True)
 
 
+def time_pages():
+    """Decoding from pages of a cache beside the same from tensors, tables uploaded by every call."""
+    for B, S in ((1, 4096), (1, 32768), (16, 32768), (1, 131072)):
+        q = torch.randn(B, 32, 1, 128, device="cuda", dtype=torch.bfloat16)
+        k, v = [torch.randn(B, 8, S, 128, device="cuda", dtype=torch.bfloat16) for _ in range(2)]
+        h = Heed(q, k, v)
+        q_rows = q.transpose(0, 2).contiguous()  # [1,H,B,D]
+        parts = []
+        for page in (16, 64, 256):
+            pages = B * S // page
+            order = torch.randperm(pages)
+            pools = []
+            for x in (k, v):
+                by_page = x.transpose(0, 1).reshape(8, pages, page, 128)
+                pool = torch.empty_like(by_page)
+                pool[:, order.cuda()] = by_page
+                pools.append(pool)
+            table = order.to(torch.int32).contiguous()
+            out = torch.full_like(q_rows, float("nan"))
+            c = PagedCall(B, 32, 8, S, 128, q_rows.data_ptr(), pools[0].data_ptr(), pools[1].data_ptr(), out.data_ptr(), page,
+                          pages, table.data_ptr())
+            paged = lambda: Heed.expect(Heed.library.heed_gpu_paged(Heed.context, ctypes.byref(c)))
+            mine, there = graph_times([h.forward, paged])
+            same = torch.equal(out.transpose(0, 2), h.out)
+            bytes_read = 2 * B * 8 * S * 128 * 2
+            parts.append(f"pages of {page} {there * 1e3:.1f} us {bytes_read / there / 1e9:.2f} TB/s ({mine / there:.2f}"
+                         f"{'' if same else ', OTHER BITS'})")
+        print(f"paged decode 32/8 heads D128 B{B} S{S}: tensors {mine * 1e3:.1f} us; " + ", ".join(parts), flush=True)
+
+
 def time_calls():
     """What a call costs the host beyond the kernel: many small calls, not waited for."""
     q, k, v = [torch.randn(1, 2, 64, 64, device="cuda", dtype=torch.bfloat16) for _ in range(3)]
@@ -351,6 +446,9 @@ def time_calls():
             middle = time.perf_counter()
             torch.cuda.synchronize()
             print(f"a small call, {name}: {(middle - begin) * 2e3:.1f} us of the host", flush=True)
+    host = ctypes.c_double()
+    Heed.expect(Heed.library.heed_gpu_host_time(Heed.context, ctypes.byref(h.call), I64(500), ctypes.byref(host)))
+    print(f"a small call from C++: {host.value:.1f} us of the host", flush=True)
 
 
 def time_options(T=8192):
@@ -370,7 +468,7 @@ def time_options(T=8192):
             ("bias + dropout", dict(bias=bias, dropout=0.1), dict(attn_mask=bias, dropout_p=0.1)),
             ("ALiBi + soft-cap", dict(slopes=slopes, softcap=30.0), None), ("ALiBi", dict(slopes=slopes), None),
             ("soft-cap", dict(softcap=30.0), None), (f"allow, {seen:.0%} of tiles", dict(allow=allow), None)):
-        h = Heed(q, k, v, dout=g, kernel="cuda-sm90/general", **options)
+        h = Heed(q, k, v, dout=g, kernel="cuda-sm90" if list(options) == ["dropout"] else "cuda-sm90/general", **options)
         fwd, bwd = median_times([h.forward, h.backward], 5, 1)
         part = seen if "allow" in options else 1.0
         line = f"options B{B} H{H} T{T} D{D} {name}: forward {part * f / fwd:.0f}, backward {2.5 * part * f / bwd:.0f} TFLOP/s"
@@ -398,11 +496,13 @@ def time_options(T=8192):
 
 def main():
     Heed.open(sys.argv[1])
-    what = sys.argv[2:] or ["check", "time", "decode", "calls", "options"]
+    what = sys.argv[2:] or ["check", "error", "same", "time", "wide", "decode", "pages", "calls", "options"]
     print(f"{datetime.date.today()} {torch.cuda.get_device_name()} torch {torch.__version__} cuDNN "
           f"{torch.backends.cudnn.version()}", flush=True)
     for name in what:
-        {"check": check, "time": time_all, "forward": time_forward, "decode": time_decode, "options": time_options, "calls": time_calls}[name]()
+        {"check": check, "time": time_all, "forward": time_forward, "decode": time_decode, "options": time_options, "calls": time_calls,
+         "error": compare_errors, "same": check_same_bits, "pages": time_pages,
+         "wide": lambda: time_all([(256, 2048), (256, 8192)])}[name]()
 
 
 if __name__ == "__main__":
