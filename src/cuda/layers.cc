@@ -17,13 +17,29 @@ void norm_backward(detail::Place& place, const NormProblem& problem) {
     const OnDevice on(queue.device());
     Scratch scratch(queue);
     const bool wide = problem.wide();
-    const std::size_t bytes =
-        static_cast<std::size_t>(problem.shape.rows) * 2 * (wide ? sizeof(double) : sizeof(float));
+    const std::int64_t numbers = 2 * (problem.shape.rows + parts_of_rows(problem.shape.rows) * problem.shape.columns);
+    const std::size_t bytes = static_cast<std::size_t>(numbers) * (wide ? sizeof(double) : sizeof(float));
     launch_norm_backward(queue.stream(), problem, scratch.bytes(bytes > 0 ? bytes : 1), wide);
     check_launch(any_name);
 }
 
-const char* too_many_rows(const NormProblem& p) { return p.shape.rows > most_blocks ? "too many rows" : nullptr; }
+void sum_leading(detail::Place& place, const SumProblem& p) {
+    CudaQueue& queue = queue_of(place);
+    const OnDevice on(queue.device());
+    Scratch scratch(queue);
+    const bool wide = p.wide();
+    // Many rows to a sum are shared among blocks, as far as a grid goes.
+    const std::int64_t parts = parts_of_rows(p.repeats);
+    const bool many = p.repeats >= 64 && parts < 65536 && p.shape.rows * (p.shape.columns / 32 + 1) <= most_blocks;
+    const std::size_t bytes =
+        static_cast<std::size_t>(parts * p.shape.rows * p.shape.columns) * (wide ? sizeof(double) : sizeof(float));
+    launch_sum_leading(queue.stream(), p, many ? scratch.bytes(bytes) : nullptr, wide);
+    check_launch(any_name);
+}
+
+const char* too_many_rows(const NormProblem& p) {
+    return parts_of_rows(p.shape.rows) > 65535 ? "too many rows" : nullptr;
+}
 
 void embedding(detail::Place& place, const EmbeddingProblem& problem) {
     CudaQueue& queue = queue_of(place);
@@ -108,9 +124,7 @@ std::vector<Kernel<ActivationProblem>> activation_kernels() {
 std::vector<Kernel<ElementwiseProblem>> elementwise_kernels() {
     return {any_row<ElementwiseProblem>(run_one<ElementwiseProblem, launch_elementwise>)};
 }
-std::vector<Kernel<SumProblem>> sum_leading_kernels() {
-    return {any_row<SumProblem>(run_one<SumProblem, launch_sum_leading>)};
-}
+std::vector<Kernel<SumProblem>> sum_leading_kernels() { return {any_row<SumProblem>(sum_leading)}; }
 std::vector<Kernel<EmbeddingProblem>> embedding_kernels() {
     return {any_row<EmbeddingProblem>(embedding, embedding_backward)};
 }

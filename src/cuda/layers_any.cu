@@ -59,29 +59,55 @@ __global__ void __launch_bounds__(row_threads)
     if (threadIdx.x == 0) { statistics[blockIdx.x] = of; }
 }
 
-/// dweight and dbias: 32 columns a block, whose 8 warps share the rows.
+/// Sums over many rows go in two steps, so that the GPU is full: those of so many rows, then those of the sums.
+constexpr std::int64_t rows_of_part = 256;
+constexpr int strips = row_threads / 32;
+
+/// What the 8 warps of a block have for 32 columns, one behind the other; lane by lane, for the first warp.
+template <class A>
+__device__ A sum_of_strips(A x) {
+    __shared__ A partial[strips][32];
+    const int lane = static_cast<int>(threadIdx.x) % 32, strip = static_cast<int>(threadIdx.x) / 32;
+    __syncthreads();
+    partial[strip][lane] = x;
+    __syncthreads();
+    if (strip != 0) { return A{0}; }
+    for (int other = 1; other < strips; ++other) { x += partial[other][lane]; }
+    return x;
+}
+
+/// dweight and dbias of 256 rows and 32 columns a block: parts [part][dweight, dbias][columns].
 template <class A>
 __global__ void __launch_bounds__(row_threads)
-    norm_gradients_of_weights(const __grid_constant__ NormProblem p, const Statistics<A>* statistics) {
-    constexpr int strips = row_threads / 32;
-    __shared__ A partial[2][strips][32];
-    const int lane = static_cast<int>(threadIdx.x) % 32, strip = static_cast<int>(threadIdx.x) / 32;
-    const std::int64_t c = static_cast<std::int64_t>(blockIdx.x) * 32 + lane;
+    norm_parts_of_weights(const __grid_constant__ NormProblem p, const Statistics<A>* statistics, A* parts) {
+    const std::int64_t c = static_cast<std::int64_t>(blockIdx.x) * 32 + threadIdx.x % 32;
+    const std::int64_t begin = blockIdx.y * rows_of_part;
+    const std::int64_t end = begin + rows_of_part < p.shape.rows ? begin + rows_of_part : p.shape.rows;
     A dweight = 0, dbias = 0;
     if (c < p.shape.columns) {
-        for (std::int64_t n = strip; n < p.shape.rows; n += strips) {
+        for (std::int64_t n = begin + threadIdx.x / 32; n < end; n += strips) {
             const A dout = number<A>(p.dout, n, c);
             dweight += dout * ((number<A>(p.x, n, c) - statistics[n].mean) * statistics[n].rstd);
             dbias += dout;
         }
     }
-    partial[0][strip][lane] = dweight;
-    partial[1][strip][lane] = dbias;
-    __syncthreads();
-    if (strip != 0 || c >= p.shape.columns) { return; }
-    for (int other = 1; other < strips; ++other) {
-        dweight += partial[0][other][lane];
-        dbias += partial[1][other][lane];
+    dweight = sum_of_strips(dweight);
+    dbias = sum_of_strips(dbias);
+    if (threadIdx.x >= 32 || c >= p.shape.columns) { return; }
+    A* to = parts + 2 * blockIdx.y * p.shape.columns;
+    to[c] = dweight;
+    to[p.shape.columns + c] = dbias;
+}
+
+template <class A>
+__global__ void __launch_bounds__(row_threads)
+    norm_gradients_of_weights(const __grid_constant__ NormProblem p, const A* parts, std::int64_t count) {
+    const std::int64_t c = static_cast<std::int64_t>(blockIdx.x) * row_threads + threadIdx.x;
+    if (c >= p.shape.columns) { return; }
+    A dweight = 0, dbias = 0;
+    for (std::int64_t part = 0; part < count; ++part) {
+        dweight += parts[2 * part * p.shape.columns + c];
+        dbias += parts[(2 * part + 1) * p.shape.columns + c];
     }
     if (p.accumulate) {
         dweight += number<A>(p.dweight, 0, c);
@@ -168,11 +194,33 @@ __global__ void __launch_bounds__(row_threads) combine_numbers(const __grid_cons
         put_number<A>(p.out, n, c, p.product ? a * b : p.b.present ? alpha * a + beta * b : alpha * a);
     });
 }
+/// The sum of 256 repeats of a row, 32 columns a block: parts [part][rows][columns].
 template <class A>
-__global__ void __launch_bounds__(row_threads) sum_of_rows(const __grid_constant__ SumProblem p) {
+__global__ void __launch_bounds__(row_threads) sum_parts(const __grid_constant__ SumProblem p, A* parts) {
+    const std::int64_t tiles = (p.shape.columns + 31) / 32, row = blockIdx.x / tiles;
+    const std::int64_t c = blockIdx.x % tiles * 32 + threadIdx.x % 32, begin = blockIdx.y * rows_of_part;
+    const std::int64_t end = begin + rows_of_part < p.repeats ? begin + rows_of_part : p.repeats;
+    A sum = 0;
+    if (c < p.shape.columns) {
+        for (std::int64_t r = begin + threadIdx.x / 32; r < end; r += strips) {
+            sum += number<A>(p.x, row + r * p.shape.rows, c);
+        }
+    }
+    sum = sum_of_strips(sum);
+    if (threadIdx.x < 32 && c < p.shape.columns) {
+        parts[(blockIdx.y * p.shape.rows + row) * p.shape.columns + c] = sum;
+    }
+}
+/// The sum of the parts, or of the rows themselves where they are few (no parts).
+template <class A>
+__global__ void __launch_bounds__(row_threads)
+    sum_of_rows(const __grid_constant__ SumProblem p, const A* parts, std::int64_t count) {
     for_numbers(p.shape, [&](std::int64_t n, std::int64_t c) {
         A sum = 0;
-        for (std::int64_t r = 0; r < p.repeats; ++r) { sum += number<A>(p.x, n + r * p.shape.rows, c); }
+        for (std::int64_t r = 0; r < count; ++r) {
+            sum += parts != nullptr ? parts[(r * p.shape.rows + n) * p.shape.columns + c]
+                                    : number<A>(p.x, n + r * p.shape.rows, c);
+        }
         const A before = p.accumulate ? number<A>(p.out, n, c) : A{0};
         put_number<A>(p.out, n, c, before + static_cast<A>(p.factor) * sum);
     });
@@ -313,15 +361,21 @@ void launch_norm(void* stream, const NormProblem& p, bool wide) {
     });
 }
 
-void launch_norm_backward(void* stream, const NormProblem& p, void* statistics, bool wide) {
+void launch_norm_backward(void* stream, const NormProblem& p, void* memory, bool wide) {
     in_type(wide, [&](auto type) {
         using A = decltype(type);
-        auto* of = static_cast<Statistics<A>*>(statistics);
+        auto* of = static_cast<Statistics<A>*>(memory);
         const auto rows = static_cast<unsigned>(p.shape.rows);
         if (rows > 0) { norm_statistics<A><<<rows, row_threads, 0, stream_of(stream)>>>(p, of); }
         if ((p.dweight.present || p.dbias.present) && p.shape.columns > 0) {
-            const auto blocks = static_cast<unsigned>((p.shape.columns + 31) / 32);
-            norm_gradients_of_weights<A><<<blocks, row_threads, 0, stream_of(stream)>>>(p, of);
+            auto* parts = reinterpret_cast<A*>(of + p.shape.rows);
+            const std::int64_t count = parts_of_rows(p.shape.rows);
+            if (count > 0) {
+                const dim3 grid(static_cast<unsigned>((p.shape.columns + 31) / 32), static_cast<unsigned>(count));
+                norm_parts_of_weights<A><<<grid, row_threads, 0, stream_of(stream)>>>(p, of, parts);
+            }
+            const auto blocks = static_cast<unsigned>((p.shape.columns + row_threads - 1) / row_threads);
+            norm_gradients_of_weights<A><<<blocks, row_threads, 0, stream_of(stream)>>>(p, parts, count);
         }
         // dx may take the place of s or dout, so it comes last.
         if (p.dx.present && rows > 0) { norm_gradients_of_rows<A><<<rows, row_threads, 0, stream_of(stream)>>>(p, of); }
@@ -346,10 +400,20 @@ void launch_elementwise(void* stream, const ElementwiseProblem& p, bool wide) {
             <<<blocks_for(p.shape.rows * p.shape.columns), row_threads, 0, stream_of(stream)>>>(p);
     });
 }
-void launch_sum_leading(void* stream, const SumProblem& p, bool wide) {
+std::int64_t parts_of_rows(std::int64_t rows) { return (rows + rows_of_part - 1) / rows_of_part; }
+
+void launch_sum_leading(void* stream, const SumProblem& p, void* memory, bool wide) {
     in_type(wide, [&](auto type) {
-        sum_of_rows<decltype(type)>
-            <<<blocks_for(p.shape.rows * p.shape.columns), row_threads, 0, stream_of(stream)>>>(p);
+        using A = decltype(type);
+        auto* parts = static_cast<A*>(memory);
+        if (parts != nullptr) {
+            const dim3 grid(static_cast<unsigned>(p.shape.rows * ((p.shape.columns + 31) / 32)),
+                            static_cast<unsigned>(parts_of_rows(p.repeats)));
+            sum_parts<A><<<grid, row_threads, 0, stream_of(stream)>>>(p, parts);
+        }
+        const std::int64_t count = parts != nullptr ? parts_of_rows(p.repeats) : p.repeats;
+        sum_of_rows<A>
+            <<<blocks_for(p.shape.rows * p.shape.columns), row_threads, 0, stream_of(stream)>>>(p, parts, count);
     });
 }
 void launch_embedding(void* stream, const EmbeddingCall& call, bool wide) {

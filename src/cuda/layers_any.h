@@ -11,12 +11,15 @@
 namespace heed::cuda {
 
 void launch_norm(void* stream, const NormProblem& problem, bool wide);
-/// Mean and 1 / deviation of every row go to `statistics`, of 2 numbers a row.
-void launch_norm_backward(void* stream, const NormProblem& problem, void* statistics, bool wide);
+/// Parts that sums over so many rows are made of.
+std::int64_t parts_of_rows(std::int64_t rows);
+/// Mean and 1 / deviation of every row go to `memory`, of 2 numbers a row, and of 2 a column and part behind them.
+void launch_norm_backward(void* stream, const NormProblem& problem, void* memory, bool wide);
 void launch_activation(void* stream, const ActivationProblem& problem, bool wide);
 void launch_activation_backward(void* stream, const ActivationProblem& problem, bool wide);
 void launch_elementwise(void* stream, const ElementwiseProblem& problem, bool wide);
-void launch_sum_leading(void* stream, const SumProblem& problem, bool wide);
+/// `memory`: a number for every part and number of the result; null where there are few repeats.
+void launch_sum_leading(void* stream, const SumProblem& problem, void* memory, bool wide);
 /// Also products with axes that are kept and summed, without bias and activation.
 void launch_linear(void* stream, const LinearProblem& problem, bool wide);
 void launch_dropout(void* stream, const DropoutProblem& problem, bool wide);

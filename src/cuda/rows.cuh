@@ -51,6 +51,19 @@ __device__ A block_largest(A x) {
 /// every(row, column) for all numbers of a shape.
 template <class Every>
 __device__ void for_numbers(const RowsShape& shape, const Every& every) {
+    // Long rows: a block takes a piece of one row, so that dividing is done once for many numbers.
+    constexpr std::int64_t piece = 4 * row_threads;
+    if (shape.columns >= row_threads) {
+        const std::int64_t of_row = (shape.columns + piece - 1) / piece, pieces = shape.rows * of_row;
+        for (std::int64_t n = blockIdx.x; n < pieces; n += gridDim.x) {
+            const std::int64_t row = n / of_row, begin = n % of_row * piece + threadIdx.x;
+#pragma unroll
+            for (std::int64_t c = begin; c < begin + piece; c += row_threads) {
+                if (c < shape.columns) { every(row, c); }
+            }
+        }
+        return;
+    }
     const std::int64_t count = shape.rows * shape.columns, step = static_cast<std::int64_t>(gridDim.x) * blockDim.x;
     for (std::int64_t n = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; n < count; n += step) {
         every(n / shape.columns, n % shape.columns);

@@ -6,6 +6,7 @@
 #include <heed/cross_entropy.h>
 #include <heed/embedding.h>
 #include <heed/linear.h>
+#include <heed/norm.h>
 #include <heed/optimizer.h>
 #include <heed/positions.h>
 
@@ -136,9 +137,9 @@ TEST_P(TrainingOnTheGpu, GradientOfATable) {
 
 TEST_P(TrainingOnTheGpu, GradientsOfALinearLayer) {
     const DType type = GetParam();
-    const Drawn x(random, type, {4, 33, 65}), weight(random, type, {50, 65}), dout(random, type, {4, 33, 50});
+    const Drawn x(random, type, {4, 133, 65}), weight(random, type, {50, 65}), dout(random, type, {4, 133, 50});
     std::vector<Tensor> expected, got;
-    for (const Shape& shape : {Shape{4, 33, 65}, Shape{50, 65}, Shape{50}}) {
+    for (const Shape& shape : {Shape{4, 133, 65}, Shape{50, 65}, Shape{50}}) {
         expected.emplace_back(DType::f64, shape);
         got.emplace_back(type, shape, training_gpu);
     }
@@ -147,6 +148,26 @@ TEST_P(TrainingOnTheGpu, GradientsOfALinearLayer) {
     linear_backward(*gpu, x.there, weight.there, dout.there, {.dx = got[0], .dweight = got[1], .dbias = got[2]});
     gpu->synchronise();
     for (std::size_t n = 0; n < 3; ++n) { expect_near(got[n], expected[n], 16 * unit_of(type), "a gradient"); }
+}
+
+TEST_P(TrainingOnTheGpu, GradientsOfANormOverManyRows) {
+    const DType type = GetParam();
+    const Shape shape{900, 300}, row{300};
+    const Drawn x(random, type, shape), dout(random, type, shape), weight(random, type, row), before(random, type, row);
+    for (const bool accumulate : {false, true}) {
+        Tensor expected = before.here.clone(), got = before.there.clone(), dx(DType::f64, shape);
+        Tensor bias = before.here.clone(), bias_there = before.there.clone(), dx_there(type, shape, training_gpu);
+        layer_norm_backward(cpu, x.here, dout.here,
+                            {.dx = dx, .dweight = expected, .dbias = bias, .accumulate = accumulate},
+                            {.weight = weight.here});
+        layer_norm_backward(*gpu, x.there, dout.there,
+                            {.dx = dx_there, .dweight = got, .dbias = bias_there, .accumulate = accumulate},
+                            {.weight = weight.there});
+        gpu->synchronise();
+        expect_near(dx_there, dx, 16 * unit_of(type), "dx");
+        expect_near(got, expected, 32 * unit_of(type), "dweight");
+        expect_near(bias_there, bias, 32 * unit_of(type), "dbias");
+    }
 }
 
 TEST_P(TrainingOnTheGpu, UpdateAndNorm) {
