@@ -13,7 +13,7 @@ namespace heed::web {
 
 struct OpenModel {
     Model model;
-    std::optional<Tokenizer> tokenizer = {};  ///< tokenizer.json, or the alphabet of a task that `heed train` knows
+    std::optional<Tokenizer> tokenizer = {};  ///< tokenizer.json
     std::optional<ChatTemplate> chat = {};    ///< chat_template.jinja or tokenizer_config.json, where they have one
     std::string chat_refused = {};            ///< why a template that is there cannot be used
     std::vector<std::string> special = {};    ///< how the tokenizer's special tokens are spelled

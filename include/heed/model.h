@@ -150,8 +150,9 @@ struct ModelState;
 /// A handle: copies are the same model.
 class HEED_API Model {
 public:
-    /// A Hugging Face folder (config.json, model.safetensors or its shards), or one that heed saved. Every tensor that
-    /// the model needs must be there in its shape; FileError or Error names what is wrong.
+    /// A Hugging Face folder (config.json, model.safetensors or its shards), one that heed saved, or that of a training
+    /// run, whose best model is meant. Every tensor that the model needs must be there in its shape; FileError or Error
+    /// names what is wrong.
     static Model load(const std::filesystem::path& folder, const LoadOptions& options = {});
     /// Fresh weights: normal, narrower behind the residual stream. Same numbers for a seed.
     static Model random(const ModelConfig& config, const RandomOptions& options = {});

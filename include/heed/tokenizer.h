@@ -109,4 +109,17 @@ struct BpeTrainOptions {
 /// with the smaller ids. Deterministic.
 HEED_API Tokenizer train_byte_bpe(std::span<const std::string_view> texts, const BpeTrainOptions& options = {});
 
+/// Every byte is a token: ids 0 to 255 are the bytes themselves.
+HEED_API Tokenizer byte_tokenizer();
+
+/// Special tokens, and which of a tokenizer's tokens go around a text.
+struct SpecialTokens {
+    std::vector<std::string> added = {};   // new ones, with the ids from id_limit() on
+    std::vector<std::string> before = {};  // what encode puts in front of a text
+    std::vector<std::string> after = {};   // and behind it
+};
+/// The same tokenizer with more special tokens and with this template in the place of its own. Nothing is cut or filled
+/// up any longer.
+HEED_API Tokenizer with_special_tokens(const Tokenizer& tokenizer, const SpecialTokens& tokens);
+
 }  // namespace heed

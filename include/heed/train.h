@@ -51,6 +51,9 @@ HEED_API TaskExample task_example(std::string_view task, std::uint64_t seed, std
 HEED_API std::int64_t task_vocab();
 HEED_API std::vector<std::int64_t> task_encode(std::string_view text);
 HEED_API std::string task_decode(std::span<const std::int64_t> ids);
+/// The same as a tokenizer: a decoder's prompt begins with the start token, that of an encoder-decoder ends with the
+/// end token. Capital letters count as small ones, and what the alphabet lacks is left out.
+HEED_API Tokenizer task_tokenizer(ModelKind kind);
 
 // ---- Configuration -------------------------------------------------------------------------------------------------
 
@@ -89,12 +92,16 @@ struct TrainOptions {
     std::int64_t save_every = 0;          ///< steps; 0: as validate_every
 };
 
+/// How wide the ids of a token file are, little-endian.
+enum class TokenType : std::uint8_t { u16, u32 };
+
 /// Where examples come from; exactly one of the first four.
 struct DataConfig {
     std::string task = {};                  ///< a built-in one
     std::filesystem::path text = {};        ///< a text: windows of `tokens` tokens
     std::filesystem::path lines = {};       ///< JSON lines with "text", or "source" and "target"
-    std::filesystem::path token_file = {};  ///< u16 little-endian ids, end to end
+    std::filesystem::path token_file = {};  ///< ids, end to end: windows of `tokens` tokens, read as they are needed
+    TokenType token_type = TokenType::u16;  ///< of token_file
     std::filesystem::path tokenizer = {};   ///< tokenizer.json; absent: bytes
     /// Lines for a decoder: end to end, `batch` times `tokens` tokens a step without padding; no document sees another.
     /// One that is longer than `tokens`, or does not fit into the step, goes on as a sequence of its own.
@@ -145,6 +152,10 @@ public:
     virtual std::int64_t vocab() const = 0;
     virtual TrainBatch batch(std::int64_t number) const = 0;
     virtual TrainBatch validation(std::int64_t number) const = 0;
+    /// Text to the ids that a model of these data is asked with; null: the data are ids.
+    virtual const Tokenizer* tokenizer() const { return nullptr; }
+    /// Fills in what a fresh model has to know of them: vocabulary, padding, start and end.
+    virtual void complete(ModelConfig& model) const { model.vocab = vocab(); }
     /// Bytes of text behind a token on average, for bits per byte; 0: not text.
     virtual double bytes_per_token() const { return 0; }
 };

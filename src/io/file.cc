@@ -44,6 +44,14 @@ std::string in_quotes(std::string_view text) {
     return result;
 }
 
+std::filesystem::path model_folder(const std::filesystem::path& folder) {
+    std::error_code ignored;
+    const bool run = !std::filesystem::exists(folder / "config.json", ignored) &&
+                     std::filesystem::exists(folder / "run.json", ignored) &&
+                     std::filesystem::exists(folder / "best" / "config.json", ignored);
+    return run ? folder / "best" : folder;
+}
+
 InputFile::InputFile(std::string_view function, const std::filesystem::path& path)
     : context_(context_of(function, path)) {
     // Without O_NONBLOCK a named pipe would wait for its writer.

@@ -12,6 +12,9 @@ namespace heed {
 /// Text from a file, fit for a message on a terminal: quoted, everything but printable ASCII escaped, cut when long.
 std::string in_quotes(std::string_view text);
 
+/// Where a model's files are: the folder itself, or `best` inside of it where `heed train` made it.
+std::filesystem::path model_folder(const std::filesystem::path& folder);
+
 /// A regular file open for reading. Errors are FileErrors that begin with `[function] path:`.
 class InputFile {
 public:

@@ -121,8 +121,9 @@ void read_generation_config(const std::filesystem::path& path, ModelConfig& conf
 
 }  // namespace
 
-Model Model::load(const std::filesystem::path& folder, const LoadOptions& options) {
+Model Model::load(const std::filesystem::path& path, const LoadOptions& options) {
     auto state = std::make_shared<ModelState>();
+    const std::filesystem::path folder = model_folder(path);
     const auto config_path = folder / "config.json";
     const std::string text = read_text_file("Model::load", config_path);
     state->config = in_file(config_path, [&] { return read_model_config(text); });

@@ -45,7 +45,8 @@ ChatTemplate ChatTemplate::from_text(std::string_view text, std::string bos_toke
     return ChatTemplate(std::move(state));
 }
 
-ChatTemplate ChatTemplate::from_folder(const std::filesystem::path& folder) {
+ChatTemplate ChatTemplate::from_folder(const std::filesystem::path& path) {
+    const std::filesystem::path folder = model_folder(path);
     constexpr int levels = 32;
     nlohmann::json config = nlohmann::json::object();
     if (std::filesystem::exists(folder / "tokenizer_config.json")) {

@@ -26,7 +26,7 @@ constexpr int depth_limit = 32;
 
 std::string read_text(const std::filesystem::path& path) {
     const bool folder = std::filesystem::is_directory(path);
-    const InputFile file("Tokenizer", folder ? path / "tokenizer.json" : path);
+    const InputFile file("Tokenizer", folder ? model_folder(path) / "tokenizer.json" : path);
     if (file.size() > file_limit) {
         throw FileError("[Tokenizer] " + path.string() + ": expected at most 268435456 bytes, got " +
                         std::to_string(file.size()));

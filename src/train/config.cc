@@ -21,6 +21,7 @@ const Names<Schedule> schedules = {
     {"constant", Schedule::constant}, {"cosine", Schedule::cosine}, {"paper", Schedule::paper}};
 const Names<Optimiser> optimisers = {{"adamw", Optimiser::adamw}, {"adam", Optimiser::adam}};
 const Names<DType> types = {{"f32", DType::f32}, {"bf16", DType::bf16}};
+const Names<TokenType> token_types = {{"u16", TokenType::u16}, {"u32", TokenType::u32}};
 
 /// One object of the file: every key is asked for once, and what nobody asked for is refused.
 class Section {
@@ -115,6 +116,7 @@ void data_fields(Reader& r, DataConfig& data) {
     r.read("text", data.text);
     r.read("lines", data.lines);
     r.read("token_file", data.token_file);
+    r.read("token_type", data.token_type, token_types);
     r.read("tokenizer", data.tokenizer);
     r.read("packed", data.packed);
     r.read("validation", data.validation);

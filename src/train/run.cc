@@ -72,6 +72,14 @@ Json step_line(const StepReport& step) {
     return line;
 }
 
+/// As every other command takes it.
+void save_best(const Trainer& trainer, const std::filesystem::path& folder) {
+    trainer.model().save(folder);
+    if (const Tokenizer* tokenizer = trainer.data().tokenizer()) {
+        write_whole(folder / "tokenizer.json", tokenizer->to_json());
+    }
+}
+
 }  // namespace
 
 RunResult run_training(Trainer& trainer, const std::filesystem::path& folder, const RunOptions& options) {
@@ -115,7 +123,7 @@ RunResult run_training(Trainer& trainer, const std::filesystem::path& folder, co
             line["validation_exact"] = score.exact;
             if (event.best) {
                 best = score.loss;
-                trainer.model().save(folder / "best");
+                save_best(trainer, folder / "best");
             }
         }
         log.add(line);

@@ -30,7 +30,7 @@ Trainer::Trainer(Context& context, const TrainConfig& config) {
     check_options(config.options);
     TrainConfig complete = config;
     auto data = open_data(complete);
-    if (complete.model.vocab == 0) { complete.model.vocab = data->vocab(); }
+    if (complete.model.vocab == 0) { data->complete(complete.model); }
     complete.model = checked(complete.model);
     Model model = Model::random(complete.model, {.seed = config.options.seed, .spread = config.options.spread});
     state_ = std::make_unique<State>(context, complete, std::move(data), std::move(model));

@@ -56,6 +56,46 @@ class Train(CliTest):
         lines.write_text("".join(json.dumps({"source": f"{n}+1=", "target": str(n + 1)}) + "\n" for n in range(50)))
         self.succeed("train", "--lines", lines, "--out", self.folder / "b", "--steps", "3", "--tokens", "32", *TINY)
 
+    def test_what_was_trained_writes(self):
+        """The folder of a run is a model for every other command."""
+        text = self.folder / "text.txt"
+        text.write_bytes(b"the quick brown fox " * 200)
+        run_folder = self.folder / "a"
+        self.assertIn(f"heed generate {run_folder}",
+                      self.succeed("train", "--text", text, "--out", run_folder, "--steps", "60", "--tokens", "32",
+                                   "--learning-rate", "3e-2", "--warmup", "5", *TINY))
+        self.assertIn("quick", self.succeed("generate", run_folder, "the ", "--max-new-tokens", "40", "--quiet"))
+        self.assertIn("perplexity", self.succeed("score", run_folder, "--file", text, "--window", "32", "--quiet"))
+        self.assertIn("1 tokens", self.succeed("tokenize", run_folder, "a"))
+        dates = self.folder / "dates"
+        self.succeed("train", "--task", "dates", "--out", dates, "--steps", "2", *TINY)
+        self.succeed("translate", dates, "May 3, 1999", "--max-new-tokens", "4", "--quiet")
+
+    def test_fine_tuning_goes_on_with_the_tokenizer_of_the_model(self):
+        lines = self.folder / "lines.jsonl"
+        lines.write_text("".join(json.dumps({"source": f"{n}+1=", "target": str(n + 1)}) + "\n" for n in range(50)))
+        first, second = self.folder / "first", self.folder / "second"
+        self.succeed("train", "--lines", lines, "--out", first, "--steps", "3", "--tokens", "32", *TINY)
+        (first / "best/chat_template.jinja").write_text("{{ messages[0].content }}")
+        self.succeed("train", "--model", first / "best", "--lines", lines, "--out", second, "--steps", "2", "--tokens", "32",
+                     "--dropout", "0.1", "--schedule", "constant", "--threads", "1", "--quiet")
+        self.assertEqual((first / "best/tokenizer.json").read_text(), (second / "best/tokenizer.json").read_text())
+        self.assertTrue((second / "best/chat_template.jinja").exists())
+        (first / "best/tokenizer.json").unlink()
+        self.refuse("train", "--model", first / "best", "--lines", lines, "--out", self.folder / "third", saying="tokenizer.json")
+
+    def test_a_file_of_tokens(self):
+        text, tokens = self.folder / "text.txt", self.folder / "tokens.bin"
+        text.write_text("the quick brown fox " * 200)
+        self.succeed("train", "--text", text, "--out", self.folder / "a", "--steps", "1", "--tokens", "16", *TINY)
+        for kind, width in (("u16", 2), ("u32", 4)):
+            self.succeed("tokenize", self.folder / "a", "--file", text, "--token-file", tokens, "--token-type", kind)
+            self.assertEqual(tokens.stat().st_size, width * 4000)
+            self.succeed("train", "--token-file", tokens, "--token-type", kind, "--out", self.folder / kind, "--steps", "2",
+                         "--tokens", "16", *TINY)
+        self.assertEqual(self.losses(self.folder / "u16"), self.losses(self.folder / "u32"))
+        self.refuse("train", "--token-file", tokens, "--token-type", "u8", "--out", self.folder / "b", saying="--token-type")
+
     def test_documents_end_to_end(self):
         lines = self.folder / "lines.jsonl"
         lines.write_text("".join(json.dumps({"text": "word " * (n % 7 + 1)}) + "\n" for n in range(60)))
@@ -75,7 +115,6 @@ class Train(CliTest):
         self.assertIn("looks at", svg)
         self.assertTrue(svg.endswith("</svg>\n"))
         self.assertEqual(self.succeed("inspect", out, "--prompt", "a3b5|a", "--head", "2").count("layer 1, head"), 1)
-        self.refuse("inspect", out, "--prompt", "A", saying="task_encode")
         self.refuse("inspect", out, "--prompt", "a", "--layer", "9", saying="--layer: expected 1 to 1, got 9")
         self.succeed("train", "--task", "dates", "--out", self.folder / "dates", "--steps", "1", *TINY)
         text = self.succeed("inspect", self.folder / "dates", "--prompt", "3.5.1999")
@@ -94,7 +133,7 @@ class Train(CliTest):
 
     def test_mistakes(self):
         out = ["--out", self.folder / "x"]
-        self.refuse("train", *out, saying="expected a CONFIG, --task, --text or --lines")
+        self.refuse("train", *out, saying="expected a CONFIG, --task, --text, --lines or --token-file")
         self.refuse("train", "--task", "dat", *out, saying="dates, grammar, induction")
         self.refuse("train", "--task", "copy", "--attention", "mhaa", *out, saying="mhaa")
         self.refuse("train", "--text", self.folder / "none", *out, saying="none")

@@ -2,13 +2,11 @@
 
 #include <filesystem>
 #include <fstream>
-#include <optional>
 #include <span>
-#include <sstream>
 
 #include <fmt/format.h>
 #include <heed/search.h>
-#include <heed/train.h>
+#include <heed/tokenizer.h>
 
 #include "print/heads.h"
 #include "print/matrix.h"
@@ -17,49 +15,15 @@
 namespace heed::cli {
 namespace {
 
-/// Text to ids and ids to what stands beside a picture, as the run's data had them.
-class PromptCoder {
-public:
-    explicit PromptCoder(const std::filesystem::path& folder) {
-        const std::filesystem::path run = folder / "run.json";
-        if (std::filesystem::exists(run)) {
-            std::ifstream file(run, std::ios::binary);
-            std::ostringstream text;
-            text << file.rdbuf();
-            config_ = read_train_config(text.str());
-            if (!config_->data.tokenizer.empty()) { tokenizer_.emplace(config_->data.tokenizer); }
-        } else {
-            tokenizer_.emplace(folder / "tokenizer.json");
-        }
+/// What stands beside a picture.
+std::vector<std::string> labels_of(const Tokenizer& tokenizer, const std::vector<std::int64_t>& ids) {
+    std::vector<std::string> result;
+    for (const std::int64_t id : ids) {
+        result.push_back(printable(tokenizer.is_special(id) ? tokenizer.token_of(id).value_or("")
+                                                            : tokenizer.decode(std::vector<std::int64_t>{id})));
     }
-    bool is_task() const { return config_ && !config_->data.task.empty(); }
-    bool is_run() const { return config_.has_value(); }
-
-    std::vector<std::int64_t> encode(const std::string& text) const {
-        if (is_task()) { return task_encode(text); }
-        if (tokenizer_) { return tokenizer_->encode(text); }
-        std::vector<std::int64_t> ids;
-        for (const char c : text) { ids.push_back(static_cast<unsigned char>(c)); }
-        return ids;
-    }
-    std::string shown_token(std::int64_t id) const {
-        if (is_task()) {
-            constexpr const char* special[] = {"pad", "start", "end"};
-            return id < 3 ? special[id] : task_decode(std::vector<std::int64_t>{id});
-        }
-        if (tokenizer_) { return printable(tokenizer_->decode(std::vector<std::int64_t>{id})); }
-        return id < 256 ? printable(std::string(1, static_cast<char>(id))) : fmt::format("<{}>", id);
-    }
-    std::vector<std::string> labels(const std::vector<std::int64_t>& ids) const {
-        std::vector<std::string> result;
-        for (const std::int64_t id : ids) { result.push_back(shown_token(id)); }
-        return result;
-    }
-
-private:
-    std::optional<TrainConfig> config_;
-    std::optional<Tokenizer> tokenizer_;
-};
+    return result;
+}
 
 View row_of(const std::vector<std::int64_t>& ids) {
     return View(ids.data(), {1, static_cast<std::int64_t>(ids.size())});
@@ -97,12 +61,11 @@ void draw(const std::vector<HeadsOfLayer>& layers, const PromptArguments& a) {
 }  // namespace
 
 void inspect_prompt(const PromptArguments& a) {
-    const std::filesystem::path folder = a.path;
-    const PromptCoder coder(folder);
-    const Model model = Model::load(coder.is_run() ? folder / "best" : folder);
+    const Tokenizer tokenizer{std::filesystem::path(a.path)};
+    const Model model = Model::load(a.path);
     Context context(a.threads);
-    std::vector<std::int64_t> ids = coder.encode(a.prompt), answer;
-    if (coder.is_task() && model.config().kind == ModelKind::decoder) { ids.insert(ids.begin(), 1); }
+    const std::vector<std::int64_t> ids = tokenizer.encode(a.prompt);
+    std::vector<std::int64_t> answer;
     if (ids.empty()) { throw UsageError("--prompt: expected some text, got none"); }
     if (ids.size() > 256) {
         throw UsageError(
@@ -110,14 +73,13 @@ void inspect_prompt(const PromptArguments& a) {
     }
     ForwardInputs inputs;
     const bool two = model.config().kind == ModelKind::encoder_decoder;
-    if (two && coder.is_task()) { ids.push_back(2); }
     inputs.input_ids = row_of(ids);
     if (two) {
         answer = written(context, model, ids);
         inputs.decoder_input_ids = row_of(answer);
     }
     const ForwardResult result = model.forward(context, inputs, {.logits = false, .attention = true});
-    const std::vector<std::string> read = coder.labels(ids), wrote = coder.labels(answer);
+    const std::vector<std::string> read = labels_of(tokenizer, ids), wrote = labels_of(tokenizer, answer);
     std::vector<HeadsOfLayer> layers;
     add_layers(layers, two ? "encoder " : "", two ? result.encoder_attention : result.attention, read, read);
     add_layers(layers, "decoder ", result.decoder_attention, wrote, wrote);

@@ -17,7 +17,7 @@ namespace heed::cli {
 namespace {
 
 struct TokenizeArguments {
-    std::string path, file, ids, train, out;
+    std::string path, file, ids, train, out, token_file, token_type = "u16";
     std::vector<std::string> text;
     std::int64_t vocabulary = 30000;
     bool plain = false, json = false, only_ids = false, no_special = false;
@@ -28,6 +28,7 @@ constexpr auto tokenize_examples = R"(Examples:
   heed tokenize tokenizer.json --file book.txt --only-ids > ids.txt
   heed tokenize tokenizer.json --ids 15496,995      the text of ids
   heed tokenize --train book.txt --vocabulary 8000 --out tokenizer.json
+  heed tokenize tokenizer.json --file book.txt --plain --token-file book.bin    for heed train --token-file
 Without text, --file or --ids, standard input is read.
 )";
 
@@ -72,6 +73,23 @@ void print_tokens(const Tokenizer& tokenizer, const std::vector<std::int64_t>& i
                ids.empty() ? 0.0 : static_cast<double>(bytes) / static_cast<double>(ids.size()));
 }
 
+/// Little-endian ids end to end.
+void write_token_file(const TokenizeArguments& a, const std::vector<std::int64_t>& ids) {
+    const int width = a.token_type == "u32" ? 4 : 2;
+    std::string bytes;
+    bytes.reserve(ids.size() * static_cast<std::size_t>(width));
+    for (const std::int64_t id : ids) {
+        if (id >> (8 * width) != 0) {
+            throw UsageError(fmt::format("--token-type: expected u32 for ids such as {}, got {}", id, a.token_type));
+        }
+        for (int byte = 0; byte < width; ++byte) { bytes += static_cast<char>(id >> (8 * byte) & 0xFF); }
+    }
+    std::ofstream file(a.token_file, std::ios::binary);
+    file << bytes;
+    if (!file.flush()) { throw FileError("[tokenize] " + a.token_file + ": cannot write"); }
+    fmt::print("{}: {} tokens of {} bytes\n", a.token_file, ids.size(), width);
+}
+
 void tokenize_command(const TokenizeArguments& arguments) {
     if (!arguments.train.empty()) { return train_tokenizer(arguments); }
     if (arguments.path.empty()) { throw UsageError("expected a tokenizer.json or a model's folder, got none"); }
@@ -83,6 +101,7 @@ void tokenize_command(const TokenizeArguments& arguments) {
     }
     const std::string text = given_text(arguments);
     const std::vector<std::int64_t> ids = tokenizer.encode(text, {.add_special_tokens = !arguments.plain});
+    if (!arguments.token_file.empty()) { return write_token_file(arguments, ids); }
     if (arguments.json) {
         nlohmann::ordered_json report = {{"ids", ids}, {"tokens", nlohmann::ordered_json::array()}};
         for (const std::int64_t id : ids) { report["tokens"].push_back(tokenizer.token_of(id).value_or("")); }
@@ -109,6 +128,12 @@ void add_tokenize(CLI::App& app) {
     command->add_flag("--plain", arguments->plain, "Without the special tokens that go around a text");
     command->add_flag("--only-ids", arguments->only_ids, "Print the ids alone, on one line");
     command->add_flag("--json", arguments->json, "Write JSON");
+    command->add_option("--token-file", arguments->token_file, "Write the ids to this file, as heed train reads them")
+        ->type_name("FILE");
+    command->add_option("--token-type", arguments->token_type, "Of --token-file: u16 or u32")
+        ->check(CLI::IsMember({"u16", "u32"}).description(""))
+        ->type_name("TYPE")
+        ->capture_default_str();
     command->add_option("--train", arguments->train, "Train a byte-level BPE on this file")->type_name("FILE");
     command->add_option("--vocabulary", arguments->vocabulary, "With --train: how many tokens")
         ->check(CLI::Range(std::int64_t{256}, std::int64_t{1} << 24).description(""))

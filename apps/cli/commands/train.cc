@@ -28,10 +28,11 @@ namespace {
 
 /// Settings that flags change in the file's, or in those of a built-in task.
 struct TrainArguments {
-    std::string config, task, text, lines, tokenizer, out, attention, model;
-    std::string dtype, device = "cpu";
-    std::int64_t steps = -1, batch = -1, tokens = -1, d_model = -1, layers = -1, heads = -1;
-    double learning_rate = -1;
+    std::string config, task, text, lines, token_file, tokenizer, validation, out, attention, model;
+    std::string token_type = "u16", schedule, dtype, device = "cpu";
+    std::int64_t steps = -1, batch = -1, accumulate = -1, tokens = -1, d_model = -1, layers = -1, heads = -1;
+    std::int64_t warmup = -1;
+    double learning_rate = -1, dropout = -1;
     std::int64_t seed = -1;
     int threads = 0;
     bool resume = false, quiet = false, packed = false;
@@ -84,10 +85,28 @@ void set_sizes(const TrainArguments& a, ModelConfig& model) {
     if (a.d_model > 0) { model.d_model = a.d_model; }
 }
 
+void set_options(const TrainArguments& a, TrainOptions& o) {
+    const auto set = [](std::int64_t given, std::int64_t least, std::int64_t& to) {
+        if (given >= least) { to = given; }
+    };
+    set(a.steps, 0, o.steps);
+    set(a.batch, 1, o.batch);
+    set(a.accumulate, 1, o.accumulate);
+    set(a.tokens, 1, o.tokens);
+    set(a.warmup, 0, o.warmup);
+    if (a.learning_rate > 0) { o.learning_rate = a.learning_rate; }
+    if (a.schedule == "constant") { o.schedule = Schedule::constant; }
+    if (a.schedule == "cosine") { o.schedule = Schedule::cosine; }
+    if (a.schedule == "paper") { o.schedule = Schedule::paper; }
+    if (a.seed >= 0) { o.seed = static_cast<std::uint64_t>(a.seed); }
+    if (!a.dtype.empty()) { o.dtype = parse_dtype("--dtype", a.dtype); }
+}
+
 TrainConfig config_of(const TrainArguments& a) {
-    const int sources =
-        (a.config.empty() ? 0 : 1) + (a.task.empty() ? 0 : 1) + (a.text.empty() ? 0 : 1) + (a.lines.empty() ? 0 : 1);
-    if (sources != 1) { throw UsageError("expected a CONFIG, --task, --text or --lines, one of them"); }
+    const auto sources =
+        std::ranges::count_if(std::initializer_list<std::string_view>{a.config, a.task, a.text, a.lines, a.token_file},
+                              [](std::string_view source) { return !source.empty(); });
+    if (sources != 1) { throw UsageError("expected a CONFIG, --task, --text, --lines or --token-file, one of them"); }
     TrainConfig config;
     if (!a.config.empty()) {
         config = read_train_config(file_text(a.config));
@@ -98,19 +117,33 @@ TrainConfig config_of(const TrainArguments& a) {
         config = text_config();
         config.data.text = a.text;
         config.data.lines = a.lines;
-        config.data.tokenizer = a.tokenizer;
+        config.data.token_file = a.token_file;
+        config.data.token_type = a.token_type == "u32" ? TokenType::u32 : TokenType::u16;
     }
+    if (!a.tokenizer.empty()) { config.data.tokenizer = a.tokenizer; }
+    if (!a.validation.empty()) { config.data.validation = a.validation; }
     config.data.packed = config.data.packed || a.packed;
-    TrainOptions& o = config.options;
-    if (a.steps >= 0) { o.steps = a.steps; }
-    if (a.batch > 0) { o.batch = a.batch; }
-    if (a.tokens > 0) { o.tokens = a.tokens; }
-    if (a.learning_rate > 0) { o.learning_rate = a.learning_rate; }
-    if (a.seed >= 0) { o.seed = static_cast<std::uint64_t>(a.seed); }
-    if (!a.dtype.empty()) { o.dtype = parse_dtype("--dtype", a.dtype); }
+    set_options(a, config.options);
     set_sizes(a, config.model);
+    if (a.dropout >= 0) { config.model.dropout = config.model.attention_dropout = a.dropout; }
     if (!a.attention.empty()) { set_attention(config.model, a.attention); }
     return config;
+}
+
+/// Of a run its best model is meant.
+std::filesystem::path folder_of_model(const std::filesystem::path& given) {
+    return std::filesystem::exists(given / "config.json") ? given : given / "best";
+}
+
+/// A model goes on with the tokenizer that it came with.
+void take_tokenizer(const TrainArguments& a, DataConfig& data) {
+    const bool text = !data.text.empty() || !data.lines.empty();
+    if (!text || !data.tokenizer.empty()) { return; }
+    const std::filesystem::path file = folder_of_model(a.model) / "tokenizer.json";
+    if (!std::filesystem::exists(file)) {
+        throw UsageError("--model: expected a folder with a tokenizer.json, or --tokenizer beside it, got " + a.model);
+    }
+    data.tokenizer = file;
 }
 
 /// Ctrl-C ends the step in progress, saves and stops; a second one ends the program.
@@ -120,8 +153,19 @@ void interrupt(int) {
     std::signal(SIGINT, SIG_DFL);
 }
 
+/// Templates and settings that stand beside a model, so that the one that comes out of it is as complete.
+void copy_companions(const std::filesystem::path& from, const std::filesystem::path& to) {
+    for (const char* name :
+         {"generation_config.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja"}) {
+        if (!std::filesystem::exists(from / name)) { continue; }
+        std::filesystem::create_directories(to);
+        std::filesystem::copy_file(from / name, to / name, std::filesystem::copy_options::overwrite_existing);
+    }
+}
+
 void train_command(const TrainArguments& a) {
-    const TrainConfig config = config_of(a);
+    TrainConfig config = config_of(a);
+    if (!a.model.empty()) { take_tokenizer(a, config.data); }
     if (!a.resume && std::filesystem::exists(std::filesystem::path(a.out) / "run.json")) {
         throw UsageError("--out: expected a folder without a run, got " + a.out + " (--resume goes on with it)");
     }
@@ -130,6 +174,7 @@ void train_command(const TrainArguments& a) {
     std::unique_ptr<Trainer> trainer = a.model.empty()
                                            ? std::make_unique<Trainer>(context, config)
                                            : std::make_unique<Trainer>(context, config, Model::load(a.model));
+    if (!a.model.empty()) { copy_companions(folder_of_model(a.model), std::filesystem::path(a.out) / "best"); }
     const std::int64_t parameters = trainer->model().parameters().elements();
     fmt::print("{} parameters, {} steps of {} sequences, {} on {}, to {}\n", numbers::grouped(parameters),
                config.options.steps, config.options.batch, name_of(config.options.dtype), where_text(context), a.out);
@@ -177,6 +222,10 @@ void train_command(const TrainArguments& a) {
     }
     if (!config.data.task.empty()) { show_answers(context, trainer->model(), config, 5); }
     fmt::print("best validation loss {:.4f}: {}/best\n", result.best_loss, a.out);
+    const ModelKind kind = trainer->model().config().kind;
+    if (trainer->data().tokenizer() != nullptr && kind != ModelKind::encoder) {
+        fmt::print("try it: heed {} {} \"...\"\n", kind == ModelKind::decoder ? "generate" : "translate", a.out);
+    }
 }
 
 // ---- eval ----------------------------------------------------------------------------------------------------------
@@ -255,14 +304,15 @@ void compare_command(const TrainArguments& a, const std::string& kinds) {
 /// A number that makes no sense is an error, not the default.
 void check_numbers(CLI::App& command) {
     constexpr std::int64_t most = std::int64_t{1} << 40;
-    for (const char* name : {"--batch", "--tokens", "--d-model", "--layers", "--heads"}) {
+    for (const char* name : {"--batch", "--accumulate", "--tokens", "--d-model", "--layers", "--heads"}) {
         command.get_option(name)->check(CLI::Range(std::int64_t{1}, most).description(""));
     }
-    for (const char* name : {"--steps", "--seed"}) {
+    for (const char* name : {"--steps", "--warmup", "--seed"}) {
         command.get_option(name)->check(CLI::Range(std::int64_t{0}, most).description(""));
     }
     command.get_option("--threads")->check(CLI::Range(0, 1 << 14).description(""));
     command.get_option("--learning-rate")->check(CLI::Range(1e-12, 1e3).description(""));
+    command.get_option("--dropout")->check(CLI::Range(0.0, 0.999).description(""));
 }
 
 void add_common(CLI::App& command, TrainArguments& a) {
@@ -271,13 +321,28 @@ void add_common(CLI::App& command, TrainArguments& a) {
         ->type_name("NAME");
     command.add_option("--text", a.text, "Your own text: the next byte, or token, is learned")->type_name("FILE");
     command.add_option("--lines", a.lines, "JSON lines with \"text\", or \"source\" and \"target\"")->type_name("FILE");
+    command.add_option("--token-file", a.token_file, "Token ids end to end, such as heed tokenize --token-file writes")
+        ->type_name("FILE");
+    command.add_option("--token-type", a.token_type, "Of --token-file: u16 (default) or u32")
+        ->check(CLI::IsMember({"u16", "u32"}).description(""))
+        ->type_name("TYPE");
+    command.add_option("--validation", a.validation, "Held-out data of the same form (default: the last tenth)")
+        ->type_name("FILE");
     command.add_flag("--packed", a.packed, "Lines end to end without padding; no document sees another");
-    command.add_option("--tokenizer", a.tokenizer, "A tokenizer.json (default: bytes)")->type_name("FILE");
+    command.add_option("--tokenizer", a.tokenizer, "A tokenizer.json (default: that of --model, or bytes)")
+        ->type_name("FILE");
     command.add_option("--out", a.out, "Folder for the run")->type_name("FOLDER")->required();
     command.add_option("--steps", a.steps, "Steps")->type_name("N");
     command.add_option("--batch", a.batch, "Sequences a step")->type_name("N");
+    command.add_option("--accumulate", a.accumulate, "Parts that a step is computed in, for less memory")
+        ->type_name("N");
     command.add_option("--tokens", a.tokens, "Tokens a sequence, at most")->type_name("N");
     command.add_option("--learning-rate", a.learning_rate, "Highest learning rate")->type_name("X");
+    command.add_option("--schedule", a.schedule, "How it changes: constant, cosine or paper (2017)")
+        ->check(CLI::IsMember({"constant", "cosine", "paper"}).description(""))
+        ->type_name("NAME");
+    command.add_option("--warmup", a.warmup, "Steps until the learning rate is reached")->type_name("N");
+    command.add_option("--dropout", a.dropout, "Share of numbers that are dropped while training")->type_name("P");
     command.add_option("--d-model", a.d_model, "Numbers of a token")->type_name("N");
     command.add_option("--layers", a.layers, "Layers (of each stack)")->type_name("N");
     command.add_option("--heads", a.heads, "Heads")->type_name("N");
@@ -300,13 +365,16 @@ void add_train(CLI::App& app) {
         ->add_option("--attention", arguments->attention,
                      "One of mha, gqa, mqa, mla, window, linear, gated, delta, gated_delta, infini or hybrid")
         ->type_name("KIND");
-    command->add_option("--model", arguments->model, "Go on with the model of this folder (fine-tuning)")
+    command
+        ->add_option("--model", arguments->model, "Go on with the model of this folder and its tokenizer (fine-tuning)")
         ->type_name("FOLDER");
     command->add_flag("--resume", arguments->resume, "Go on with the run in --out where it stopped");
     command->footer(
         "Examples:\n"
         "  heed train --task dates --out dates               an encoder-decoder that reads dates, in a minute\n"
         "  heed train --text book.txt --out book --steps 2000\n"
+        "  heed generate book \"Once upon a time\"             what it writes\n"
+        "  heed train --model MODEL --lines questions.jsonl --out tuned --learning-rate 2e-5\n"
         "  heed train --task induction --attention linear --out linear\n"
         "  heed train run.json --out run --resume            after whatever stopped it, with the same losses");
     command->callback([arguments] { heed::cli::train_command(*arguments); });

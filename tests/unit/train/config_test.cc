@@ -119,6 +119,7 @@ TEST_F(DataFiles, LinesAndTheirMistakes) {
 
 TEST_F(DataFiles, AnEncoderIsAskedForSomeTokens) {
     config_.model = task_config("sort").model;
+    config_.model.vocab = 0;
     config_.data.text = write("text", std::string(4000, 'x'));
     config_.options.tokens = 64;
     config_.options.batch = 16;
