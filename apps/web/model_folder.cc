@@ -54,35 +54,86 @@ Tokenizer task_tokenizer(ModelKind kind) {
     return Tokenizer::from_json(json.dump());
 }
 
-/// Did `heed train` make it, for a built-in task? Then run.json stands beside the folder.
-bool made_for_task(const std::filesystem::path& folder) {
-    const std::filesystem::path file = std::filesystem::absolute(folder / "..").lexically_normal() / "run.json";
+/// Bytes as tokens, as `heed train` reads a text without a tokenizer: id 65 is "A". Written as byte-level BPE without
+/// merges, whose alphabet spells every byte as a letter.
+Tokenizer byte_tokenizer() {
+    Json vocab = Json::object();
+    int shifted = 256;  // bytes that are no letters take their letters from here on
+    for (int byte = 0; byte < 256; ++byte) {
+        const bool printable = (byte >= 33 && byte <= 126) || (byte >= 161 && byte != 173);
+        const int letter = printable ? byte : shifted++;
+        std::string text;  // as UTF-8: below 0x800 two bytes are enough
+        if (letter < 0x80) {
+            text = static_cast<char>(letter);
+        } else {
+            text = {static_cast<char>(0xc0 | (letter >> 6)), static_cast<char>(0x80 | (letter & 0x3f))};
+        }
+        vocab[text] = byte;
+    }
+    const Json level = {
+        {"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", false}};
+    return Tokenizer::from_json(Json{{"version", "1.0"},
+                                     {"added_tokens", Json::array()},
+                                     {"normalizer", nullptr},
+                                     {"pre_tokenizer", level},
+                                     {"post_processor", nullptr},
+                                     {"decoder", level},
+                                     {"model", {{"type", "BPE"}, {"vocab", vocab}, {"merges", Json::array()}}}}
+                                    .dump());
+}
+
+using Path = std::filesystem::path;
+
+/// What `heed train` was told, where it made the folder: run.json stands beside it. Nothing for anybody else's.
+std::optional<DataConfig> data_of_run(const Path& run) {
+    const Path file = run / "run.json";
     constexpr std::uintmax_t longest = std::uintmax_t{1} << 20;
     std::error_code error;
     const std::uintmax_t size = std::filesystem::file_size(file, error);
-    if (error || size > longest) { return false; }
+    if (error || size > longest) { return std::nullopt; }
     std::ifstream stream(file, std::ios::binary);
     const std::string text((std::istreambuf_iterator<char>(stream)), std::istreambuf_iterator<char>());
     try {
-        return !read_train_config(text).data.task.empty();
-    } catch (const Error&) { return false; }  // somebody else's file of that name
+        return read_train_config(text).data;
+    } catch (const Error&) { return std::nullopt; }  // somebody else's file of that name
 }
 
-std::optional<Tokenizer> tokenizer_in(const std::filesystem::path& folder, const ModelConfig& config) {
-    const std::filesystem::path file = folder / "tokenizer.json";
+/// tokenizer.json; else what a run of `heed train` reads: a task's letters, or bytes.
+std::optional<Tokenizer> tokenizer_in(const Path& folder, const std::optional<DataConfig>& data,
+                                      const ModelConfig& config) {
+    constexpr std::int64_t byte_vocab = 260;  // with padding, start, end and mask
+    const Path file = folder / "tokenizer.json";
     if (std::filesystem::exists(file)) { return Tokenizer(file); }
-    if (config.vocab == task_vocab() && made_for_task(folder)) { return task_tokenizer(config.kind); }
+    if (!data) { return std::nullopt; }
+    if (!data->task.empty() && config.vocab == task_vocab()) { return task_tokenizer(config.kind); }
+    const bool bytes = data->tokenizer.empty() && (!data->text.empty() || !data->lines.empty());
+    if (bytes && config.vocab == byte_vocab) { return byte_tokenizer(); }
     return std::nullopt;
 }
 
-std::string name_of_folder(const std::filesystem::path& folder) {
-    const std::filesystem::path whole = std::filesystem::absolute(folder).lexically_normal();
+std::string name_of_folder(const Path& folder) {
+    const Path whole = std::filesystem::absolute(folder).lexically_normal();
     const std::string name = whole.has_filename() ? whole.filename().string() : whole.parent_path().filename().string();
     return name.empty() ? "model" : name;
 }
 
+/// Where a model lies, and whose it is: a run of `heed train` has its best one in a folder of its own.
+struct Place {
+    Path files;
+    std::optional<DataConfig> data;  ///< of a run
+    std::string name;
+};
+
+Place place_of(const Path& folder) {
+    const bool is_model = std::filesystem::exists(folder / "config.json");
+    const Path run = is_model ? std::filesystem::absolute(folder / "..").lexically_normal() : folder;
+    const std::optional<DataConfig> data = data_of_run(run);
+    if (!data) { return {folder, data, name_of_folder(folder)}; }
+    return {is_model ? folder : folder / "best", data, name_of_folder(run)};  // not "best", which every run has
+}
+
 /// A folder without a template is no mistake; one with a broken template still completes texts.
-void read_chat_template(const std::filesystem::path& folder, OpenModel& open) {
+void read_chat_template(const Path& folder, OpenModel& open) {
     if (!std::filesystem::exists(folder / "chat_template.jinja") &&
         !std::filesystem::exists(folder / "tokenizer_config.json")) {
         return;
@@ -95,14 +146,15 @@ void read_chat_template(const std::filesystem::path& folder, OpenModel& open) {
 }  // namespace
 
 OpenModel open_model(const std::string& folder, WeightStorage weights) {
-    OpenModel open{.model = Model::load(folder, {.weights = weights})};
-    open.tokenizer = tokenizer_in(folder, open.model.config());
+    const Place place = place_of(folder);
+    OpenModel open{.model = Model::load(place.files, {.weights = weights})};
+    open.tokenizer = tokenizer_in(place.files, place.data, open.model.config());
     for (std::int64_t id = 0; open.tokenizer && id < open.tokenizer->id_limit(); ++id) {
         const auto token = open.tokenizer->is_special(id) ? open.tokenizer->token_of(id) : std::nullopt;
         if (token && !token->empty()) { open.special.push_back(*token); }
     }
-    open.name = name_of_folder(folder);
-    read_chat_template(folder, open);
+    open.name = place.name;
+    read_chat_template(place.files, open);
     return open;
 }
 
