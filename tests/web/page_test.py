@@ -402,6 +402,7 @@ class LongText(unittest.TestCase):
         self.show(link.removeprefix("#/"))
         self.browser.wait("document.querySelector('#weight')")
         self.assertEqual([self.browser.text("#where"), self.browser.text("#cell")], [where, cell])
+        self.assertNotIn("null", cell)
         self.browser.script("document.querySelector('#head').scrollIntoView()")
         self.picture("look-long")
 
@@ -422,7 +423,7 @@ class LongText(unittest.TestCase):
 class Pictures(unittest.TestCase):
     """Those of the README and of docs/look-inside.md: models that `heed train` makes here in minutes, and what they do."""
 
-    setUp, check_complaints, show, picture = Page.setUp, Page.check_complaints, Page.show, Page.picture
+    check_complaints, show, picture = Page.check_complaints, Page.show, Page.picture
 
     def open_model(self, task):
         folder = tempfile.TemporaryDirectory()
@@ -431,22 +432,30 @@ class Pictures(unittest.TestCase):
         subprocess.run([HEED, "train", "--task", task, "--out", run, "--quiet"], check=True, stdout=subprocess.DEVNULL)
         self.server = Serve(run)
         self.addCleanup(self.server.stop)
-        self.browser = Browser(height=940)
+        self.browser = Browser(height=1180)
         self.addCleanup(self.browser.close)
+        Page.setUp(self)
 
-    def strongest(self, prompt, kind, order):
-        heads = [head for head in self.server.ask("/api/look", {"prompt": prompt})["heads"] if head["kind"] == kind]
-        return max(heads, key=lambda head: head[order])
+    def still(self, name):
+        """A picture when everything is painted."""
+        time.sleep(1)
+        self.picture(name)
 
     def test_an_alignment(self):
         self.open_model("dates")
         prompt = "the first of may, nineteen oh seven"
-        heads = [head for head in self.server.ask("/api/look", {"prompt": prompt})["heads"] if head["kind"] == "cross"]
-        best = min(heads, key=lambda head: head["entropy"])
-        self.show(f"look/heads?prompt={urllib.parse.quote_plus(prompt)}&kind=cross&layer={best['layer']}&head={best['head']}&row=6&column=13")
+        found = []  # the head whose rows look most sharply at letters, the end token aside
+        for head in self.server.ask("/api/look", {"prompt": prompt})["heads"]:
+            if head["kind"] == "cross":
+                place = {name: head[name] for name in ("kind", "layer", "head")}
+                rows = [row[:-1] for row in self.server.ask("/api/look/map", {"prompt": prompt, "step": 1, "cells": 64, **place})["map"]]
+                at = max(range(len(rows)), key=lambda i: max(rows[i]))
+                found.append((sum(map(max, rows)), {**place, "row": at, "column": rows[at].index(max(rows[at]))}))
+        view = max(found, key=lambda one: one[0])[1]
+        self.show(f"look/heads?prompt={urllib.parse.quote_plus(prompt)}&{urllib.parse.urlencode(view)}")
         self.browser.wait("document.querySelector('#weight')")
         self.browser.script("document.querySelector('#head').scrollIntoView()")
-        self.picture("look-alignment")
+        self.still("look-alignment")
 
     def test_an_induction_head(self):
         self.open_model("induction")
@@ -454,19 +463,17 @@ class Pictures(unittest.TestCase):
         prompt = urllib.parse.quote_plus(written)
         self.show(f"look/heads?prompt={prompt}&order=induction")
         self.browser.wait("document.querySelector('#heads').dataset.ready && document.querySelector('#lens')")
-        self.picture("look-heads")
-        best = self.strongest(written, "self", "induction")
-        name = f"self.{best['layer']}.{best['head']}"
-        self.browser.script("document.querySelector(arguments[0]).click()", f"[data-name='{name}']")
-        self.browser.wait("document.querySelector('#head').dataset.ready")
+        self.still("look-heads")
+        heads = sorted(self.server.ask("/api/look", {"prompt": written})["heads"], key=lambda head: -head["induction"])
+        best = heads[0]
         self.show(f"look/heads?prompt={prompt}&order=induction&kind=self&layer={best['layer']}&head={best['head']}&row=16&column=8")
         self.browser.wait("document.querySelector('#weight') && document.querySelector('#lens')")
-        self.browser.script("document.querySelector('#head').scrollIntoView()")
-        self.picture("page")
-        self.browser.script("document.querySelector(arguments[0]).click()", f"[data-switch='{name}']")
-        self.browser.wait("document.querySelectorAll('#next .next-list').length === 2")
+        self.still("page")
+        off = ",".join(f"self.{head['layer']}.{head['head']}" for head in heads if head["induction"] > 0.3)
+        self.show(f"look/heads?prompt={prompt}&order=induction&off={off}")
+        self.browser.wait("document.querySelectorAll('#next .next-list').length === 2 && document.querySelector('#lens')")
         self.browser.script("document.querySelector('#heads').scrollIntoView()")
-        self.picture("look-off")
+        self.still("look-off")
 
 
 if __name__ == "__main__":

@@ -13,6 +13,9 @@ function largest(products) {
   return list.join(" + ") + (order.length > shown ? ` + ${show(rest)} (${t("other_dimensions")})` : "");
 }
 
+/** Exponents keep their decimals, or a share near 1 would look like a quotient of equals. @param {number} x */
+const fixed = (x) => x.toFixed(4).replace("-", "−");
+
 /** The text itself, each token as dark as the row looks at it; only of texts that can be read at a glance. */
 function attended(/** @type {any} */ c, /** @type {string[]} */ columns) {
   const most = 600;
@@ -40,15 +43,16 @@ export function cell_view(place, c, columns, suffix) {
   if (p.relative) steps.push(step(t("relative_bias"), `${show(p.capped)} + ${show(p.relative)} = ${show(p.capped + p.relative)}`));
   if (p.alibi !== 0) steps.push(step("ALiBi", `${show(p.capped + p.relative)} ${show(p.alibi)} = ${show(p.score)}`));
   steps.push(step(t("mask"), p.hidden_by ? `${t("hidden_by_" + p.hidden_by)} → −∞` : t("visible")));
-  if (!p.hidden_by) steps.push(step("softmax", `e^${show(p.score)} / e^${show(p.log_sum)} = ${show(p.weight)}`));
+  if (!p.hidden_by) steps.push(step("softmax", `e^${fixed(p.score)} / e^${fixed(p.log_sum)} = ${show(p.weight)}`));
   if (c.sink !== null) steps.push(step(t("sink"), show(c.sink)));
   const percent = `${(100 * c.weight).toFixed(c.weight < 0.1 ? 2 : 1)} %`;
+  const text = attended(c, columns);
   place.replaceChildren(
     make("h3", {}, make("code", {}, visible(c.row_text)), ` (${c.row + 1}) → `, make("code", {}, visible(c.column_text)), ` (${c.column + 1})`),
     make("p", {}, make("span", { class: "big", id: "weight" + suffix, "data-value": c.weight, "data-parts": p.weight, title: String(c.weight) }, show(c.weight)), " ",
       make("span", { class: "quiet" }, p.hidden_by ? t("hidden_by_" + p.hidden_by) : `${percent} ${t("of_the_row")} · ${t("rank")} ${c.rank} / ${c.seen} · ${t("row_entropy")} ${show(c.row_entropy)}`)),
     make("ol", { class: "steps" }, steps),
     make("figure", { class: "profile-chart" }, make("figcaption", {}, t("products_text")), products_chart(p.products, t("products_text"))),
-    attended(c, columns),
+    ...(text ? [text] : []),
     profile_chart(c.row_profile, t("row_sees"), c.column), profile_chart(c.column_profile, t("column_seen"), c.row));
 }

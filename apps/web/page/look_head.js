@@ -31,7 +31,7 @@ export async function head_view(place, run, state, how) {
 
   /** Token texts beside the map: all where there is room, else some with their number. @param {string[]} texts @param {number} begin @param {number} count */
   function labels(texts, begin, count) {
-    const few = 32, every = count <= few && tile.step === 1 ? 1 : Math.ceil(count / 8);
+    const few = 44, every = count <= few && tile.step === 1 ? 1 : Math.ceil(count / 8);
     const list = [];
     for (let n = 0; n < count; n += every) list.push(make("span", {}, `${begin + n * tile.step + 1} ${short(texts[begin + n * tile.step])}`));
     return list;
