@@ -3,7 +3,7 @@
 # where tests run slowly), ARGS (for CMake, e.g. ARGS=-DCMAKE_CXX_COMPILER_LAUNCHER=ccache), BENCH (for bench/run), PYTHON
 # (the interpreter to build the Python module for; off: leave the module out).
 .DEFAULT_GOAL := help
-.PHONY: help demo test build bench wheel torch asan tsan fuzz soak neon format tidy install clean
+.PHONY: help demo test build bench wheel torch asan tsan fuzz soak load neon format tidy install clean
 JOBS ?= $(shell nproc)
 PREFIX ?= /usr/local
 SECONDS ?= 120
@@ -116,6 +116,13 @@ soak: ## REQUESTS (default 10000) of random lengths through the serving loop, so
 	@cmake --preset release -DHEED_BUILD_TESTS=ON $(ARGS)
 	@$(BUILD) build/release -j$(JOBS) --target soak
 	@build/release/tests/soak $(REQUESTS)
+
+load: ## heed serve under 1,000 clients and 100,000 broken requests, and a text of 32,768 tokens looked at in a browser
+	@tools/bootstrap build web
+	@cmake --preset release $(ARGS)
+	@$(BUILD) build/release -j$(JOBS) --target heed_cli
+	@HEED=build/release/apps/cli/heed HEED_SOURCE_DIR=$(CURDIR) python3 tests/web/load.py
+	@HEED=build/release/apps/cli/heed HEED_SOURCE_DIR=$(CURDIR) python3 tests/web/long_text.py --page
 
 # Without death tests, which start their program again: the kernel knows nothing of the emulator.
 neon: ## cross-build for 64-bit ARM and run unit and conformance tests under qemu

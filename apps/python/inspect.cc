@@ -73,6 +73,29 @@ nb::object attention_scores_(nb::handle q, nb::handle k, const nb::kwargs& keywo
     return result.object;
 }
 
+nb::object score_parts_(nb::handle q, nb::handle k, const nb::kwargs& keywords) {
+    constexpr const char* f = "score_parts";
+    nb::handle batch, head, row, column;
+    const Own own[] = {{"batch", &batch}, {"head", &head}, {"row", &row}, {"column", &column}};
+    AttentionKeywords attention(f);
+    read_keywords(f, keywords, own, &attention);
+    if (!row || !column) { refuse(f, !row ? "row" : "column", "a whole number", "none"); }
+    const auto index = [&](const char* name, nb::handle value) { return value ? to_integer(f, name, value) : 0; };
+    const ScorePlace place{.batch = index("batch", batch),
+                           .head = index("head", head),
+                           .row = index("row", row),
+                           .column = index("column", column)};
+    const Array queries(f, "q", q);
+    const Array keys(f, "k", k);
+    std::vector<ScoreParts> parts;
+    without_gil([&] { parts = score_parts(queries, keys, {&place, 1}, attention.options); });
+    const ScoreParts& p = parts.front();
+    const nb::object why = p.hidden_by == HiddenBy::nothing ? nb::none() : nb::cast(std::string(name_of(p.hidden_by)));
+    const View products(p.products.data(), {static_cast<std::int64_t>(p.products.size())});
+    return result_type("ScoreParts")(copy_out(products, nb::none()), p.dot, p.scale, p.scaled, p.capped, p.bias,
+                                     p.alibi, p.score, why, p.log_sum, p.weight, p.sink);
+}
+
 nb::object attention_statistics_(nb::handle q, nb::handle k, const nb::kwargs& keywords) {
     constexpr const char* f = "attention_statistics";
     nb::handle entropy = Py_True, max_weight = Py_True, argmax = Py_True, window_mass = Py_True, first_mass = Py_True;
@@ -164,6 +187,27 @@ stage is "product" (scale * q.k), "capped" (after the soft-cap), "biased" (with 
 >>> heed.attention_scores(x, x, stage="biased", causal=True, scale=1.0)[0, 0]
 array([[  1., -inf],
        [  0.,   1.]], dtype=float32))doc");
+    m.def(
+        "score_parts", score_parts_, nb::arg("q"), nb::arg("k"), nb::arg("keywords"),
+        nb::sig("def score_parts(q: Array, k: ArrayLike, *, row: int, column: int, head: int = 0, batch: int = "
+                "0, " HEED_ATTENTION_OPTIONS ") -> ScoreParts"),
+        R"doc(How the weight of query `row` over key `column` came about, of one head of q [B,H,T,D] over k [B,G,S,D]: a named tuple.
+
+products   q_d k_d, dimension by dimension; dot is their sum
+scaled     scale * dot; capped: behind the soft-cap
+bias       what the bias adds; alibi: what ALiBi does
+score      capped + bias + alibi, which goes into the softmax
+hidden_by  None, or the first reason: "length", "causal", "window", "mask", "pattern", "bias"
+log_sum    ln of the row's denominator; weight is e^(score - log_sum), sink the share that a sink takes
+
+Summed in double. Options as in attend.
+
+>>> x = numpy.eye(2, dtype="float32")[None, None]
+>>> parts = heed.score_parts(x, x, row=1, column=1, scale=2.0, causal=True)
+>>> parts.products.tolist(), parts.scaled, round(parts.weight, 4)
+([0.0, 1.0], 2.0, 0.8808)
+>>> heed.score_parts(x, x, row=0, column=1, causal=True).hidden_by
+'causal')doc");
     m.def("attention_statistics", attention_statistics_, nb::arg("q"), nb::arg("k"), nb::arg("keywords"),
           nb::sig("def attention_statistics(q: Array, k: ArrayLike, *, entropy: bool | Array = True, "
                   "max_weight: bool | Array = True, argmax: bool | Array = True, window_mass: bool | Array = True, "

@@ -10,6 +10,7 @@
 #include "context.h"
 #include "ids.h"
 #include "keywords.h"
+#include "model_inside.h"
 #include "module.h"
 
 namespace heed::python {
@@ -36,31 +37,24 @@ struct PassInputs {
     Ids ids, mask, positions, types, decoder_ids;
 };
 
-bool asked(const std::vector<std::string>& capture, const char* what) {
-    bool found = false;
-    for (const std::string& each : capture) {
-        if (each != "hidden" && each != "attention") {
-            refuse("Model.forward", "capture", "\"hidden\" or \"attention\"", "\"" + each + "\"");
-        }
-        found = found || each == what;
-    }
-    return found;
-}
-
 nb::dict forward_(const Model& model, nb::handle input_ids, nb::handle attention_mask, nb::handle position_ids,
                   nb::handle token_type_ids, nb::handle decoder_input_ids, const std::vector<std::string>& capture,
-                  const std::string& kernel, nb::handle context) {
+                  nb::handle head_factors, std::int64_t hidden_last, const std::string& kernel, nb::handle context) {
     const PassInputs inputs("Model.forward", input_ids, attention_mask, position_ids, token_type_ids,
                             decoder_input_ids);
     ForwardOptions options;
-    options.hidden = asked(capture, "hidden");
-    options.attention = asked(capture, "attention");
+    read_capture(capture, options);
+    if (hidden_last < 0) { refuse("Model.forward", "hidden_last", "0 or more", std::to_string(hidden_last)); }
+    options.hidden_last = hidden_last;
     options.kernel = kernel;
+    const HeadFactorArrays factors(head_factors);
+    options.head_factors = factors.views();
     Context& where = choose_model_context("Model.forward", context, model.device());
     ForwardResult result;
     without_gil([&] { result = model.forward(where, inputs.all(), options); });
     nb::dict named;
     for (const NamedView& each : result.named()) { named[nb::cast(each.name)] = copy_out(each.view, nb::none()); }
+    add_attention_inputs(named, result.attention_inputs);
     return named;
 }
 
@@ -116,8 +110,8 @@ void load_state_dict_(const Model& model, const nb::dict& tensors) {
 }  // namespace
 
 void bind_model(nb::module_& m) {
-    nb::class_<Model>(m, "Model",
-                      R"doc(A transformer: encoder, decoder or encoder-decoder, with weights.
+    nb::class_<Model> bound(m, "Model",
+                            R"doc(A transformer: encoder, decoder or encoder-decoder, with weights.
 
 Model(config) makes one with fresh weights: config is heed's own, as text or as a dict (see docs/models.md), or the
 config.json of a public family. heed.load(folder) loads a checkpoint.
@@ -125,7 +119,8 @@ config.json of a public family. heed.load(folder) loads a checkpoint.
 >>> config = {"model_type": "heed", "vocab": 16, "d_model": 8, "decoder": {"layers": 1, "attention": {"heads": 2}}}
 >>> model = heed.Model(config, seed=1)
 >>> model.forward([[1, 2, 3]])["logits"].shape
-(1, 3, 16))doc")
+(1, 3, 16))doc");
+    bound
         .def(
             "__init__",
             [](Model* self, nb::handle config, std::uint64_t seed, nb::handle dtype) {
@@ -151,17 +146,32 @@ config.json of a public family. heed.load(folder) loads a checkpoint.
         .def("forward", forward_, nb::arg("input_ids"), nb::arg("attention_mask") = nb::none(),
              nb::arg("position_ids") = nb::none(), nb::arg("token_type_ids") = nb::none(),
              nb::arg("decoder_input_ids") = nb::none(), nb::arg("capture") = std::vector<std::string>(),
-             nb::arg("kernel") = "", nb::arg("context") = nb::none(),
+             nb::arg("head_factors") = nb::none(), nb::arg("hidden_last") = 0, nb::arg("kernel") = "",
+             nb::arg("context") = nb::none(),
              nb::sig("def forward(self, input_ids: Any, attention_mask: Any = None, position_ids: Any = None, "
                      "token_type_ids: Any = None, decoder_input_ids: Any = None, capture: Sequence[str] = (), "
-                     "kernel: str = '', context: Any = None) -> dict[str, Any]"),
+                     "head_factors: Any = None, hidden_last: int = 0, kernel: str = '', context: Any = None) "
+                     "-> dict[str, Any]"),
              R"doc(What the model computes, by name: logits [B,T,V] and, with capture, hidden.N and attention.N
 (encoder_attention.N, decoder_attention.N and cross_attention.N of an encoder-decoder). hidden.0 is the embedding, the
 last one stands behind the final norm. A model without a head gives last_hidden_state.
 
+capture "attention_inputs" keeps queries and keys instead of weights, at any length: attention_inputs.N (encoder_...,
+decoder_..., cross_...) is {"q": [B,H,T,D], "k": [B,G,S,D], "options": {...}}, from which attention_weights,
+attention_statistics, attention_map and score_parts follow. head_factors [layers, heads] multiplies what each head gives, 0
+switches it off; an encoder-decoder takes {"self": ..., "decoder": ..., "cross": ...}. hidden_last: hidden states of so many
+tokens at the end alone.
+
 >>> config = {"model_type": "heed", "vocab": 16, "d_model": 8, "decoder": {"layers": 1, "attention": {"heads": 2}}}
->>> sorted(heed.Model(config).forward([[1, 2, 3]], capture=("hidden", "attention")))
-['attention.0', 'hidden.0', 'hidden.1', 'logits'])doc")
+>>> model = heed.Model(config)
+>>> sorted(model.forward([[1, 2, 3]], capture=("hidden", "attention")))
+['attention.0', 'hidden.0', 'hidden.1', 'logits']
+>>> kept = model.forward([[1, 2, 3]], capture=("attention_inputs",))["attention_inputs.0"]
+>>> heed.attention_weights(kept["q"], kept["k"], heads=[0], rows=[0], **kept["options"])
+array([[[[1., 0., 0.]]]], dtype=float32)
+>>> off = model.forward([[1, 2, 3]], head_factors=numpy.array([[0.0, 1.0]], "float32"))["logits"]
+>>> bool((off == model.forward([[1, 2, 3]])["logits"]).all())
+False)doc")
         .def("gradients", gradients_, nb::arg("input_ids"), nb::arg("labels") = nb::none(),
              nb::arg("attention_mask") = nb::none(), nb::arg("position_ids") = nb::none(),
              nb::arg("token_type_ids") = nb::none(), nb::arg("decoder_input_ids") = nb::none(),
@@ -219,6 +229,7 @@ inside), of an encoder what stands at each place, of an encoder-decoder the targ
         .def_prop_ro(
             "unused_tensors", [](const Model& model) { return model.unused_tensors(); },
             "Tensors of the files that the model has no use for.");
+    bind_logits(bound);
     m.def(
         "load",
         [](const std::filesystem::path& folder, bool copy, std::string_view weights, std::string_view device) {

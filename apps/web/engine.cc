@@ -4,6 +4,8 @@
 #include <chrono>
 #include <utility>
 
+#include <heed/interrupt.h>
+
 #include "http.h"
 
 namespace heed::web {
@@ -83,6 +85,8 @@ std::shared_ptr<Run> Engine::start(std::vector<heed::Request> requests) {
             throw HttpError{429, "the queue of texts is full; try again", "server_busy"};
         }
         unfinished_ += count;
+        ++watched_;
+        unwatched_ = false;
         pending_.push_back({run, std::move(requests)});
     }
     changed_.notify_all();
@@ -94,6 +98,7 @@ void Engine::cancel(const std::shared_ptr<Run>& run) {
     {
         const std::lock_guard lock(mutex_);
         cancels_ = true;
+        if (--watched_ == 0) { unwatched_ = true; }
     }
     changed_.notify_all();
 }
@@ -107,8 +112,7 @@ heed::Request Engine::watched(heed::Request request, const std::shared_ptr<Run>&
     request.on_token = [run, index, score, scored](std::int64_t token, const std::string& text) {
         {
             const std::lock_guard lock(run->mutex_);
-            run->events_.push_back(
-                {.index = index, .token = token, .text = text, .score = scored ? *score : TokenScore{}});
+            run->events_.push_back({.index = index, .token = token, .text = text, .score = *score, .scored = scored});
         }
         run->changed_.notify_all();
         return !run->cancelled_.load();
@@ -189,6 +193,16 @@ void Engine::fail(const std::string& reason) {
     note_counts();
 }
 
+/// Texts whose clients have gone leave before the loop computes; those that go while it does end it, if they were all.
+void Engine::step() {
+    const Interruption with_the_clients(unwatched_);
+    try {
+        loop_->step(context_);
+    } catch (const Interrupted&) {
+        for (const Member& member : members_) { loop_->cancel(member.id); }
+    }
+}
+
 void Engine::work() {
     std::unique_lock lock(mutex_);
     for (;;) {
@@ -197,7 +211,7 @@ void Engine::work() {
         add_pending(lock);
         lock.unlock();
         try {
-            loop_->step(context_);
+            step();
             collect();
         } catch (const std::exception& error) { fail(error.what()); }
         lock.lock();

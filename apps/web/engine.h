@@ -34,6 +34,7 @@ struct TokenEvent {
     std::int64_t token = 0;
     std::string text = {};
     TokenScore score = {};  ///< where asked for
+    bool scored = false;
 };
 
 /// One or several texts that a client waits for. The client's thread takes events; the engine's thread makes them.
@@ -74,7 +75,8 @@ public:
 
     /// Throws Error for requests that can never be served and HttpError 429 where too many wait.
     std::shared_ptr<Run> start(std::vector<heed::Request> requests);
-    /// Ends what is still running of it; its pages are free before the next step.
+    /// Once for each run, when nobody waits for it any more: what is still running of it ends, and its pages are free
+    /// before the next step. A step that nobody at all waits for is given up where it is.
     void cancel(const std::shared_ptr<Run>& run);
 
     /// For computations beside the loop, one at a time.
@@ -96,6 +98,7 @@ private:
     };
 
     void work();
+    void step();
     void add_pending(std::unique_lock<std::mutex>& lock);
     void collect();
     void fail(const std::string& reason);
@@ -120,8 +123,11 @@ private:
     };
     std::deque<Pending> pending_;
     std::int64_t unfinished_ = 0;  ///< texts pending, waiting or running
+    std::int64_t watched_ = 0;     ///< runs that somebody waits for
     bool cancels_ = false;
     bool stopping_ = false;
+    /// Set while no run is watched: whatever a step computes then belongs to clients that have gone.
+    std::atomic<bool> unwatched_{true};
     Counts counts_;
     std::thread thread_;
 };

@@ -23,7 +23,7 @@
 #include <boost/beast/core.hpp>
 #include <boost/beast/http.hpp>
 
-#include <heed/error.h>
+#include <heed/interrupt.h>
 
 #include "http_text.h"
 #include "json.h"
@@ -49,9 +49,17 @@ constexpr std::array<std::pair<const char*, const char*>, 6> safety_headers = {{
     {"Cache-Control", "no-store"},
 }};
 
+/// As OpenAI's clients read it: "param" is the field that a message begins with, where it names one.
 std::string error_json(const HttpError& error) {
-    return Json{{"error", {{"message", error.message}, {"type", error.type}, {"code", error.status}}}}.dump(
-        -1, ' ', false, Json::error_handler_t::replace);
+    const std::size_t colon = error.message.find(": ");
+    const std::string field = error.message.substr(0, colon == std::string::npos ? 0 : colon);
+    const bool named = !field.empty() && field.find_first_not_of("abcdefghijklmnopqrstuvwxyz_.") == std::string::npos;
+    return Json{{"error",
+                 {{"message", error.message},
+                  {"type", error.type},
+                  {"param", error.status == 400 && named ? Json(field) : Json(nullptr)},
+                  {"code", error.status}}}}
+        .dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
 Response response_of(const HttpError& error) {
@@ -78,7 +86,7 @@ public:
         wake();
         return true;
     }
-    bool closed() const override { return closed_.load(); }
+    const std::atomic<bool>& gone() const override { return closed_; }
 
     /// The computing side has no more to say.
     void finish() {
@@ -227,6 +235,8 @@ struct Server::Implementation {
         } catch (const heed::Error& error) {
             ++refused;
             return response_of({400, error.what()});
+        } catch (const heed::Interrupted&) {  // nobody is there to be told
+            return {};
         } catch (const Json::exception& error) {
             ++refused;
             return response_of({400, std::string("the body cannot be read: ") + error.what()});
@@ -291,15 +301,17 @@ struct Server::Implementation {
         pipe->keep_alive_ = pipe;
         std::erase_if(pipes, [](const auto& weak) { return weak.expired(); });
         pipes.push_back(pipe);
-        std::thread computing([this, pipe, body = std::move(body)] {
+        std::thread computing([this, pipe, body = std::move(body)]() mutable {
             try {
                 body(*pipe);
+            } catch (const heed::Interrupted&) {  // nobody is there to be told
             } catch (const HttpError& error) {
                 pipe->write("data: " + error_json(error) + "\n\n");
             } catch (const std::exception& error) {
                 ++failed;
                 pipe->write("data: " + error_json({500, error.what(), "server_error"}) + "\n\n");
             }
+            body = nullptr;  // what it holds may belong to who waits for the last stream
             pipe->finish();
             --streams;
         });
@@ -339,10 +351,11 @@ struct Server::Implementation {
         std::erase_if(pipes, [](const auto& weak) { return weak.expired(); });
         pipes.push_back(pipe);
         const auto result = std::make_shared<Response>();
-        std::thread computing([this, pipe, result, body = std::move(body)] {
+        std::thread computing([this, pipe, result, body = std::move(body)]() mutable {
             try {
                 *result = body(*pipe);
             } catch (...) { *result = refusal_of_current(); }
+            body = nullptr;
             pipe->finish();
             --streams;
         });

@@ -1,6 +1,7 @@
 #pragma once
 /// A small HTTP/1.1 server: routes, limits, and answers that stream. Knows nothing of attention.
 
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -41,7 +42,9 @@ class Stream {
 public:
     virtual ~Stream() = default;
     virtual bool write(std::string_view text) = 0;
-    virtual bool closed() const = 0;
+    /// True from the moment on when the client has gone: also for heed::Interruption.
+    virtual const std::atomic<bool>& gone() const = 0;
+    bool closed() const { return gone().load(); }
 };
 
 using Handler = std::function<Response(const Request&)>;

@@ -225,6 +225,35 @@ Json kinds_answer(const Json& request) {
     return {{"model", name}, {"tokens", tokens}, {"kinds", kinds}, {"models", presets}};
 }
 
+Json sizes_answer(const Json& request) {
+    const std::string name = string_field(request, "model", 64, "llama-3-8b");
+    const std::int64_t tokens = integer_field(request, "tokens", 1, std::int64_t{1} << 24, 8192);
+    const std::int64_t texts = integer_field(request, "texts", 1, std::int64_t{1} << 16, 1);
+    const std::int64_t bytes = integer_field(request, "bytes", 1, 4, 2);
+    const ModelShape model = model_preset(name);
+    const ParameterCount p = parameters(model);
+    const Flops f = flops_per_token(model, tokens);
+    return {
+        {"model", name},
+        {"models", model_presets()},
+        {"layers", model.layers + model.encoder_layers},
+        {"heads", model.heads},
+        {"d_model", model.d_model},
+        {"parameters",
+         {{"embedding", p.embedding},
+          {"positions", p.positions},
+          {"attention", p.attention},
+          {"ffn", p.ffn},
+          {"norms", p.norms},
+          {"head", p.head},
+          {"total", p.total},
+          {"active", p.active}}},
+        {"flops",
+         {{"projections", f.projections}, {"scores", f.scores}, {"ffn", f.ffn}, {"head", f.head}, {"total", f.total}}},
+        {"weight_bytes", weight_bytes(model, bytes)},
+        {"cache_bytes", kv_cache_bytes(model, bytes, tokens, texts)}};
+}
+
 Json linear_answer(const Json& request) {
     const std::int64_t tokens = integer_field(request, "tokens", 1, most_tokens, 8);
     const std::int64_t size = integer_field(request, "size", 1, 16, 4);
@@ -275,7 +304,10 @@ Json infini_answer(const Json& request) {
     };
     for (std::int64_t t = 0; t < tokens; ++t) {
         infini_attend(context, row(q, t), row(k, t), row(v, t), gates, out, memory, options);
-        steps.push_back({{"m", nested(memory.m)[0][0]},
+        steps.push_back({{"q", nested(row(q, t))[0][0][0]},
+                         {"k", nested(row(k, t))[0][0][0]},
+                         {"v", nested(row(v, t))[0][0][0]},
+                         {"m", nested(memory.m)[0][0]},
                          {"z", nested(memory.z)[0][0]},
                          {"segments", memory.segments},
                          {"pending", memory.pending},
@@ -295,6 +327,7 @@ void add_learn(Server& server) {
     add("/api/pattern", pattern_answer);
     add("/api/rope", rope_answer);
     add("/api/kinds", kinds_answer);
+    add("/api/sizes", sizes_answer);
     add("/api/linear", linear_answer);
     add("/api/infini", infini_answer);
     server.add("POST", "/api/alibi", [](const Request& request) {

@@ -12,6 +12,7 @@ Json walkthrough_answer(const Json& request);
 Json pattern_answer(const Json& request);
 Json rope_answer(const Json& request);
 Json kinds_answer(const Json& request);
+Json sizes_answer(const Json& request);
 Json linear_answer(const Json& request);
 Json infini_answer(const Json& request);
 

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cmath>
 
+#include <heed/interrupt.h>
 #include <heed/sampling.h>
 
 #include "fields.h"
@@ -255,15 +256,15 @@ Json profile(const std::vector<float>& weights, const OpenModel& open, const std
     return {{"step", step}, {"values", std::move(values)}, {"best", std::move(best)}};
 }
 
-Json parts_json(const ScoreParts& p, double log_sum) {
-    const bool seen = *p.hidden_by == '\0';
+Json parts_json(const ScoreParts& p, double softcap, double log_sum) {
+    const bool seen = p.hidden_by == HiddenBy::nothing;
     const auto finite = [](double x) { return std::isfinite(x) ? Json(x) : Json(nullptr); };
     return {
         {"products", p.products},     {"dot", p.dot},
         {"scale", p.scale},           {"scaled", p.scaled},
-        {"softcap", p.softcap},       {"capped", p.capped},
-        {"relative", p.relative},     {"alibi", p.alibi},
-        {"score", p.score},           {"hidden_by", p.hidden_by},
+        {"softcap", softcap},         {"capped", p.capped},
+        {"relative", finite(p.bias)}, {"alibi", p.alibi},
+        {"score", finite(p.score)},   {"hidden_by", seen ? "" : std::string(name_of(p.hidden_by))},
         {"log_sum", finite(log_sum)}, {"weight", seen && std::isfinite(log_sum) ? std::exp(p.score - log_sum) : 0.0}};
 }
 
@@ -285,6 +286,8 @@ Json cell_answer(Looker& looker, const Json& body) {
     }
     const auto map = looker.map(text, head.view, head.name);
     const AttentionInputs& inputs = *head.view.inputs;
+    const ScorePlace place{.head = head.view.head, .row = i, .column = j};
+    const auto parts = score_parts(inputs.q, inputs.k, {&place, 1}, inputs.options, {.weight = false});
     return {{"row", i},
             {"column", j},
             {"weight", weight},
@@ -293,7 +296,7 @@ Json cell_answer(Looker& looker, const Json& body) {
             {"seen", seen},
             {"rank", before + 1},
             {"sink", inputs.options.sinks ? Json(1 - sum) : Json(nullptr)},
-            {"parts", parts_json(take_apart(head.view, i, j), map->log_sum(i))},
+            {"parts", parts_json(parts.front(), inputs.options.softcap, map->log_sum(i))},
             {"row_text", text_of(open, (*head.kind.rows)[static_cast<std::size_t>(i)])},
             {"column_text", text_of(open, (*head.kind.columns)[static_cast<std::size_t>(j)])},
             {"row_profile", profile(row, open, *head.kind.columns)},
@@ -329,6 +332,7 @@ void add_look(Server& server, const std::shared_ptr<Looker>& looker) {
             return Answer{.later = [looker, answer, body = request.body](const Stream& client) {
                 const Json asked = parse_object(body);
                 const std::lock_guard lock(looker->mutex());
+                const Interruption with_the_client(client.gone());
                 if (client.closed()) { return Response{}; }
                 const Json json = answer(*looker, asked);
                 return Response{.body = json.dump(-1, ' ', false, Json::error_handler_t::replace)};

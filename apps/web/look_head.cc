@@ -12,16 +12,8 @@ namespace {
 /// Squares a side of what a map keeps: 2048 x 2048 floats are 16 MiB.
 constexpr std::int64_t most_squares = 2048;
 constexpr std::int64_t thumb_cells = 24;
-
-double number(const View& view, std::int64_t at) {
-    return view.dtype() == DType::f64 ? view.as<double>()[at] : static_cast<double>(view.as<float>()[at]);
-}
-
-/// The entry (h, i, j) of a view whose axes are those of [1,H,T,S] or 1.
-std::int64_t offset(const View& view, std::int64_t h, std::int64_t i, std::int64_t j) {
-    const auto at = [&](int axis, std::int64_t n) { return view.extent(axis) == 1 ? 0 : n * view.stride(axis); };
-    return at(1, h) + at(2, i) + at(3, j);
-}
+/// Of many pairs, without what their rows would cost.
+constexpr ScorePartsOptions scores_alone{.products = false, .weight = false};
 
 /// Are all columns behind a row hidden? Then nobody needs to look at them.
 bool triangular(const HeadView& head) { return head.inputs->options.causal && head.rows() == head.columns(); }
@@ -52,59 +44,6 @@ void pool_into(const float* from, std::int64_t count, std::int64_t step, float* 
 
 void largest_of_both(const float* from, std::int64_t count, float* to) {
     for (std::int64_t j = 0; j < count; ++j) { to[j] = std::max(to[j], from[j]); }
-}
-
-/// The products of a query and a key, and their sum.
-double dot(const HeadView& head, std::int64_t row, std::int64_t column, std::vector<double>* products) {
-    const Tensor &q = head.inputs->q, &k = head.inputs->k;
-    const std::int64_t size = q.shape()[3], group = q.shape()[1] / k.shape()[1];
-    const std::int64_t q_at = (head.head * head.rows() + row) * size;
-    const std::int64_t k_at = (head.head / group * head.columns() + column) * size;
-    const View queries = q.view(), keys = k.view();
-    double sum = 0;
-    for (std::int64_t d = 0; d < size; ++d) {
-        const double product = number(queries, q_at + d) * number(keys, k_at + d);
-        sum += product;
-        if (products != nullptr) { products->push_back(product); }
-    }
-    return sum;
-}
-
-std::int64_t position(const View& positions, std::int64_t n, std::int64_t otherwise) {
-    if (!positions) { return otherwise; }
-    const std::int64_t at = n * positions.stride(1);
-    return positions.dtype() == DType::i64 ? positions.as<std::int64_t>()[at] : positions.as<std::int32_t>()[at];
-}
-
-const char* hidden_by(const HeadView& head, std::int64_t row, std::int64_t column, std::int64_t distance) {
-    const AttentionOptions& o = head.inputs->options;
-    if (o.causal && distance < 0) { return "causal"; }
-    if ((o.window.left >= 0 && distance > o.window.left) || (o.window.right >= 0 && -distance > o.window.right)) {
-        return "window";
-    }
-    if (o.allow && o.allow.as<std::uint8_t>()[offset(o.allow, head.head, row, column)] == 0) { return "mask"; }
-    return "";
-}
-
-ScoreParts parts_of(const HeadView& head, std::int64_t row, std::int64_t column, bool products) {
-    const AttentionOptions& o = head.inputs->options;
-    ScoreParts p;
-    p.dot = dot(head, row, column, products ? &p.products : nullptr);
-    p.scale = o.scale.value_or(1 / std::sqrt(static_cast<double>(head.inputs->q.shape()[3])));
-    p.scaled = p.scale * p.dot;
-    p.softcap = o.softcap;
-    p.capped = o.softcap > 0 ? o.softcap * std::tanh(p.scaled / o.softcap) : p.scaled;
-    const std::int64_t shift = o.align == Align::bottom_right ? head.columns() - head.rows() : 0;
-    const std::int64_t distance =
-        position(o.query_positions, row, row + shift) - position(o.key_positions, column, column);
-    if (o.bias) { p.relative = number(o.bias, offset(o.bias, head.head, row, column)); }
-    if (o.alibi_slopes) {
-        const std::int64_t at = head.head * o.alibi_slopes.stride(o.alibi_slopes.rank() - 1);
-        p.alibi = -number(o.alibi_slopes, at) * static_cast<double>(std::abs(distance));
-    }
-    p.score = p.capped + p.relative + p.alibi;
-    p.hidden_by = hidden_by(head, row, column, distance);
-    return p;
 }
 
 // ---- Statistics ----------------------------------------------------------------------------------------------------
@@ -182,10 +121,6 @@ HeadScores mean_of(const std::vector<RowScores>& list, const std::vector<std::in
 
 }  // namespace
 
-ScoreParts take_apart(const HeadView& head, std::int64_t row, std::int64_t column) {
-    return parts_of(head, row, column, true);
-}
-
 // ---- Maps ----------------------------------------------------------------------------------------------------------
 
 HeadMap::HeadMap(Context& context, const HeadView& head) {
@@ -194,21 +129,33 @@ HeadMap::HeadMap(Context& context, const HeadView& head) {
     width_ = (head.columns() + step_ - 1) / step_;
     squares_.assign(static_cast<std::size_t>(height_ * width_), 0.0F);
     log_sums_.assign(static_cast<std::size_t>(head.rows()), -std::numeric_limits<double>::infinity());
+    const auto rows = static_cast<std::size_t>(head.rows());
+    Peaks peaks{std::vector<float>(rows), std::vector<ScorePlace>(rows)};
     visit_attention_weights(
-        context, head.inputs->q, head.inputs->k, [&](const AttentionRows& part) { add(head, part); },
+        context, head.inputs->q, head.inputs->k, [&](const AttentionRows& part) { add(head, part, peaks); },
         {.heads = {head.head}}, head.inputs->options);
+    note_log_sums(head, peaks);
+}
+
+/// A row's denominator from its largest weight: ln sum = score - ln weight.
+void HeadMap::note_log_sums(const HeadView& head, const Peaks& peaks) {
+    const auto scores = score_parts(head.inputs->q, head.inputs->k, peaks.places, head.inputs->options, scores_alone);
+    for (std::size_t i = 0; i < scores.size(); ++i) {
+        if (peaks.weights[i] > 0) { log_sums_[i] = scores[i].score - std::log(peaks.weights[i]); }
+    }
 }
 
 /// A block of rows begins where a square does, so no other thread has the same squares.
-void HeadMap::add(const HeadView& head, const AttentionRows& part) {
+void HeadMap::add(const HeadView& head, const AttentionRows& part, Peaks& peaks) {
     std::vector<float> both(static_cast<std::size_t>(part.keys));
     for (std::size_t n = 0; n < part.rows.size(); ++n) {
         const std::int64_t i = part.rows[n];
         const float* row = part.weights + static_cast<std::int64_t>(n) * part.stride;
         const std::int64_t seen = triangular(head) ? std::min(part.keys, i + 1) : part.keys;
         if (const float most = largest(row, seen); most > 0) {
-            const std::int64_t j = std::find(row, row + seen, most) - row;
-            log_sums_[static_cast<std::size_t>(i)] = parts_of(head, i, j, false).score - std::log(most);
+            peaks.weights[static_cast<std::size_t>(i)] = most;
+            peaks.places[static_cast<std::size_t>(i)] = {
+                .head = head.head, .row = i, .column = std::find(row, row + seen, most) - row};
         }
         largest_of_both(row, seen, both.data());
         if ((i + 1) % step_ == 0 || n + 1 == part.rows.size()) {
@@ -252,11 +199,16 @@ std::vector<std::vector<float>> HeadMap::tile(Context& context, const HeadView& 
 }
 
 std::vector<float> HeadMap::column(const HeadView& head, std::int64_t column) const {
-    std::vector<float> weights(static_cast<std::size_t>(head.rows()));
+    std::vector<ScorePlace> places;
     for (std::int64_t i = 0; i < head.rows(); ++i) {
-        const ScoreParts parts = parts_of(head, i, column, false);
-        if (*parts.hidden_by == '\0' && std::isfinite(log_sum(i))) {
-            weights[static_cast<std::size_t>(i)] = static_cast<float>(std::exp(parts.score - log_sum(i)));
+        places.push_back({.head = head.head, .row = i, .column = column});
+    }
+    const auto scores = score_parts(head.inputs->q, head.inputs->k, places, head.inputs->options, scores_alone);
+    std::vector<float> weights(places.size());
+    for (std::size_t i = 0; i < places.size(); ++i) {
+        const double sum = log_sum(static_cast<std::int64_t>(i));
+        if (scores[i].hidden_by == HiddenBy::nothing && std::isfinite(sum)) {
+            weights[i] = static_cast<float>(std::exp(scores[i].score - sum));
         }
     }
     return weights;

@@ -19,21 +19,6 @@ struct HeadView {
     std::int64_t columns() const { return inputs->k.shape()[2]; }
 };
 
-/// How the weight of a row and a column came about, in the order of <heed/attention.h>.
-struct ScoreParts {
-    std::vector<double> products = {};  ///< q_d k_d
-    double dot = 0;                     ///< their sum
-    double scale = 1;
-    double scaled = 0;
-    double softcap = 0;  ///< 0: none
-    double capped = 0;
-    double relative = 0;         ///< learned bias by distance
-    double alibi = 0;            ///< -slope |distance|
-    double score = 0;            ///< what goes into the softmax, were nothing hidden
-    const char* hidden_by = "";  ///< causal, window, mask; empty: seen
-};
-ScoreParts take_apart(const HeadView& head, std::int64_t row, std::int64_t column);
-
 /// A part of a map: cell (r, c) is the largest weight of rows top + r * step up to top + (r+1) * step and likewise
 /// columns. step is a power of two, top and left are multiples of it.
 struct Tile {
@@ -58,7 +43,13 @@ public:
     std::int64_t step() const { return step_; }
 
 private:
-    void add(const HeadView& head, const AttentionRows& part);
+    /// The largest weight of each row and where it is.
+    struct Peaks {
+        std::vector<float> weights;
+        std::vector<ScorePlace> places;
+    };
+    void add(const HeadView& head, const AttentionRows& part, Peaks& peaks);
+    void note_log_sums(const HeadView& head, const Peaks& peaks);
 
     std::int64_t step_ = 1, height_ = 0, width_ = 0;
     std::vector<float> squares_;  ///< [height, width]

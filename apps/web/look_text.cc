@@ -148,9 +148,11 @@ std::shared_ptr<const LookedAt> Looker::look(const LookRequest& request) {
     text->request = request;
     text->key = random_key();
     make_room(check(request));
+    note_counts();
     run(*text);
     text->bytes = bytes_of_result(text->result);
     kept_.push_front(text);
+    note_counts();
     return text;
 }
 
@@ -173,15 +175,21 @@ std::shared_ptr<const HeadMap> Looker::map(const std::shared_ptr<const LookedAt>
     }
     while (maps_.size() >= limits_.maps) { maps_.pop_back(); }
     maps_.push_front({text->key, name, std::make_shared<const HeadMap>(context_, head)});
+    note_counts();
     return maps_.front().map;
 }
 
-Looker::Counts Looker::counts() {
-    const std::lock_guard lock(mutex_);
+Looker::Counts Looker::counts() const {
+    const std::lock_guard lock(counts_mutex_);
+    return counts_;
+}
+
+void Looker::note_counts() {
     Counts counts{.texts = kept_.size(), .maps = maps_.size()};
     for (const auto& text : kept_) { counts.bytes += text->bytes; }
     for (const KeptMap& map : maps_) { counts.map_bytes += map.map->bytes(); }
-    return counts;
+    const std::lock_guard lock(counts_mutex_);
+    counts_ = counts;
 }
 
 void Looker::run(LookedAt& text) {

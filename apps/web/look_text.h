@@ -81,8 +81,8 @@ public:
     struct Counts {
         std::size_t texts = 0, bytes = 0, maps = 0, map_bytes = 0;
     };
-    /// Takes the mutex itself.
-    Counts counts();
+    /// At any time: nobody waits for what is being computed.
+    Counts counts() const;
 
 private:
     struct KeptMap {
@@ -93,6 +93,7 @@ private:
     std::size_t check(const LookRequest& request) const;
     void make_room(std::size_t bytes);
     void run(LookedAt& text);
+    void note_counts();
 
     std::vector<OpenModel> models_;
     Context& context_;
@@ -100,6 +101,8 @@ private:
     LookLimits limits_;
     std::list<std::shared_ptr<const LookedAt>> kept_;  ///< the latest first
     std::list<KeptMap> maps_;
+    mutable std::mutex counts_mutex_;
+    Counts counts_;
 };
 
 }  // namespace heed::web

@@ -17,10 +17,11 @@ struct OpenModel {
     std::optional<ChatTemplate> chat = {};    ///< chat_template.jinja or tokenizer_config.json, where they have one
     std::string chat_refused = {};            ///< why a template that is there cannot be used
     std::vector<std::string> special = {};    ///< how the tokenizer's special tokens are spelled
-    std::string name = {};                    ///< of the folder
+    std::string name = {};                    ///< of the folder, or of the run
 };
 
-/// `weights`: how its linear layers hold theirs.
+/// A folder with config.json, or a run of `heed train`, whose best model it is. `weights`: how its linear layers hold
+/// theirs.
 OpenModel open_model(const std::string& folder, WeightStorage weights = WeightStorage::stored);
 
 }  // namespace heed::web

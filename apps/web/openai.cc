@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include <heed/evaluate.h>
+#include <heed/interrupt.h>
 
 #include "fields.h"
 #include "openai_answer.h"
@@ -12,11 +13,13 @@ namespace {
 
 Answer completions(Engine& engine, const Request& request, bool chat) {
     const auto asked = std::make_shared<Asked>(read_asked(engine, parse_object(request.body), chat));
-    const std::shared_ptr<Run> run = engine.start(std::move(asked->requests));
+    // Started here, so that a full queue is said at once; what is not answered in the end is cancelled with the answer.
+    const auto run = std::make_shared<const Watched>(engine, asked->requests);
     if (asked->stream) {
-        return {.stream = [&engine, asked, run](Stream& client) { stream_answer(engine, *asked, run, client); }};
+        return {.stream = [&engine, asked, run](Stream& client) { stream_answer(engine, *asked, *run, client); }};
     }
-    return {.later = [&engine, asked, run](const Stream& client) { return whole_answer(engine, *asked, run, client); }};
+    return {
+        .later = [&engine, asked, run](const Stream& client) { return whole_answer(engine, *asked, *run, client); }};
 }
 
 // ---- Vectors -------------------------------------------------------------------------------------------------------
@@ -36,7 +39,8 @@ std::string base64(const void* data, std::size_t size) {
     return text;
 }
 
-Response embeddings(Engine& engine, const Request& request) {
+Response embeddings(Engine& engine, const Request& request, const Stream& client) {
+    const Interruption with_the_client(client.gone());
     const Json body = parse_object(request.body);
     check_model(engine, body);
     const std::string format = string_field(body, "encoding_format", 16, "float");
@@ -76,16 +80,18 @@ Response embeddings(Engine& engine, const Request& request) {
 }  // namespace
 
 void add_openai(Server& server, Engine& engine) {
-    server.add("GET", "/v1/models", [&engine, created = now_seconds()](const Request&) {
-        const Json model = {{"id", engine.name()}, {"object", "model"}, {"created", created}, {"owned_by", "heed"}};
+    const Json model = {{"id", engine.name()}, {"object", "model"}, {"created", now_seconds()}, {"owned_by", "heed"}};
+    server.add("GET", "/v1/models", [model](const Request&) {
         return Response{.body = dumped({{"object", "list"}, {"data", Json::array({model})}})};
     });
+    server.add("GET", "/v1/models/" + engine.name(),
+               [model](const Request&) { return Response{.body = dumped(model)}; });
     server.add_streaming("POST", "/v1/completions",
                          [&engine](const Request& r) { return completions(engine, r, false); });
     server.add_streaming("POST", "/v1/chat/completions",
                          [&engine](const Request& r) { return completions(engine, r, true); });
     server.add_streaming("POST", "/v1/embeddings", [&engine](const Request& r) {
-        return Answer{.later = [&engine, r](const Stream&) { return embeddings(engine, r); }};
+        return Answer{.later = [&engine, r](const Stream& client) { return embeddings(engine, r, client); }};
     });
 }
 

@@ -2,6 +2,10 @@
 
 #include <algorithm>
 
+#include <heed/interrupt.h>
+
+#include "prompt_scores.h"
+
 namespace heed::web {
 namespace {
 
@@ -55,9 +59,14 @@ Json scores_json(const Engine& engine, bool chat, const std::vector<TokenEvent>&
     for (const TokenEvent& event : events) {
         const std::string text = token_text(engine, event.token);
         tokens.push_back(text);
-        scores.push_back(event.score.log_probability);
         offsets.push_back(offset);
         offset += text.size();
+        if (!event.scored) {  // the first token of an echoed prompt: nothing stood before it
+            scores.push_back(nullptr);
+            best.push_back(nullptr);
+            continue;
+        }
+        scores.push_back(event.score.log_probability);
         Json list = Json::object();
         for (const auto& [id, score] : event.score.best) { list[token_text(engine, id)] = score; }
         best.push_back(std::move(list));
@@ -75,40 +84,58 @@ Json frame(const Asked& asked, const char* object) {
     return {{"id", asked.id}, {"object", object}, {"created", asked.created}, {"model", asked.model}};
 }
 
-/// Cancels what nobody waits for any more, however the waiting ends.
-class Watched {
-public:
-    Watched(Engine& engine, std::shared_ptr<Run> run) : engine_(engine), run_(std::move(run)) {}
-    ~Watched() { engine_.cancel(run_); }
-    Watched(const Watched&) = delete;
-    Watched& operator=(const Watched&) = delete;
-    Run& operator*() const { return *run_; }
-    Run* operator->() const { return run_.get(); }
-
-private:
-    Engine& engine_;
-    std::shared_ptr<Run> run_;
-};
+/// The prompts' own tokens with their scores, first of them without; empty where neither is asked for.
+std::vector<std::vector<TokenEvent>> echoed_events(Engine& engine, const Asked& asked, const Stream& client) {
+    std::vector<std::vector<TokenEvent>> events(asked.choices());
+    if (!asked.echo || asked.best_scores < 0) { return events; }
+    const Interruption with_the_client(client.gone());
+    for (std::size_t n = 0; n < events.size(); ++n) {
+        const std::vector<std::int64_t>& ids = asked.prompts[n];
+        if (n > 0 && ids == asked.prompts[n - 1]) {
+            events[n] = events[n - 1];
+            continue;
+        }
+        const std::lock_guard lock(engine.side_mutex());
+        events[n].push_back({.index = n, .token = ids.front()});
+        for (TokenScore& score : prompt_scores(engine.side_context(), engine.model(), ids, asked.best_scores)) {
+            events[n].push_back({.index = n, .token = score.token, .score = std::move(score), .scored = true});
+        }
+    }
+    return events;
+}
 
 }  // namespace
 
-Response whole_answer(Engine& engine, const Asked& asked, const std::shared_ptr<Run>& started, const Stream& client) {
-    const Watched run(engine, started);
-    std::vector<std::vector<TokenEvent>> events(run->size());
-    while (auto event = run->next([&] { return client.closed(); })) {
-        events[event->index].push_back(std::move(*event));
-    }
+Watched::Watched(Engine& engine, std::vector<heed::Request> requests)
+    : engine_(engine), run_(requests.empty() ? nullptr : engine.start(std::move(requests))) {}
+
+Watched::~Watched() {
+    if (run_) { engine_.cancel(run_); }
+}
+
+std::optional<TokenEvent> Watched::next(const Stream& client) const {
+    return run_ ? run_->next([&] { return client.closed(); }) : std::nullopt;
+}
+
+const Generated& Watched::result(std::size_t index) const {
+    static const Generated nothing{.reason = FinishReason::length};
+    return run_ ? run_->result(index) : nothing;
+}
+
+Response whole_answer(Engine& engine, const Asked& asked, const Watched& run, const Stream& client) {
+    auto events = echoed_events(engine, asked, client);
+    while (auto event = run.next(client)) { events[event->index].push_back(std::move(*event)); }
     if (client.closed()) { return {}; }
     Json choices = Json::array();
     std::int64_t made = 0;
-    for (std::size_t n = 0; n < run->size(); ++n) {
-        const Generated& result = run->result(n);
+    for (std::size_t n = 0; n < asked.choices(); ++n) {
+        const Generated& result = run.result(n);
         made += static_cast<std::int64_t>(result.tokens.size());
         Json choice = {{"index", n}};
         if (asked.chat) {
             choice["message"] = {{"role", "assistant"}, {"content", result.text}};
         } else {
-            choice["text"] = result.text;
+            choice["text"] = (asked.echo ? asked.echoed[n] : std::string()) + result.text;
         }
         choice["logprobs"] = asked.best_scores >= 0 ? scores_json(engine, asked.chat, events[n], 0) : Json(nullptr);
         choice["finish_reason"] = reason_name(result.reason);
@@ -150,10 +177,16 @@ public:
     StreamAnswer(const Engine& engine, const Asked& asked, std::size_t count)
         : engine_(engine), asked_(asked), texts_(count) {}
 
-    std::string begin() const {
+    /// Before the first token: whose turn it is, or the prompt where it is to be echoed.
+    std::string begin(const std::vector<std::vector<TokenEvent>>& echoed) {
         std::string all;
-        for (std::size_t n = 0; asked_.chat && n < texts_.size(); ++n) {
-            all += event(choice(n, {{"role", "assistant"}, {"content", ""}}));
+        for (std::size_t n = 0; n < texts_.size(); ++n) {
+            if (asked_.chat) { all += event(choice(n, {{"role", "assistant"}, {"content", ""}})); }
+            if (!asked_.echo) { continue; }
+            Json json = choice(n, asked_.echoed[n]);
+            if (!echoed[n].empty()) { json["logprobs"] = scores_json(engine_, false, echoed[n], 0); }
+            for (const TokenEvent& one : echoed[n]) { texts_[n].offset += token_text(engine_, one.token).size(); }
+            all += event(std::move(json));
         }
         return all;
     }
@@ -174,7 +207,7 @@ public:
         return this->event(std::move(json));
     }
 
-    std::string end(const Run& run) const {
+    std::string end(const Watched& run) const {
         std::string all;
         std::int64_t made = 0;
         for (std::size_t n = 0; n < texts_.size(); ++n) {
@@ -225,14 +258,13 @@ private:
 
 }  // namespace
 
-void stream_answer(Engine& engine, const Asked& asked, const std::shared_ptr<Run>& started, Stream& client) {
-    const Watched run(engine, started);
-    StreamAnswer answer(engine, asked, run->size());
-    if (!client.write(answer.begin())) { return; }
-    while (const auto event = run->next([&] { return client.closed(); })) {
+void stream_answer(Engine& engine, const Asked& asked, const Watched& run, Stream& client) {
+    StreamAnswer answer(engine, asked, asked.choices());
+    if (!client.write(answer.begin(echoed_events(engine, asked, client)))) { return; }
+    while (const auto event = run.next(client)) {
         if (!client.write(answer.token(*event))) { return; }
     }
-    if (!client.closed()) { client.write(answer.end(*run)); }
+    if (!client.closed()) { client.write(answer.end(run)); }
 }
 
 }  // namespace heed::web

@@ -18,6 +18,7 @@ std::int64_t now_seconds() {
 namespace {
 
 constexpr std::int64_t most_prompts = 64;
+constexpr std::int64_t most_choices = 16;  ///< "n"
 constexpr std::size_t most_stops = 16;
 constexpr std::size_t longest_stop = 256;
 constexpr std::size_t longest_text = std::size_t{1} << 20;
@@ -151,20 +152,37 @@ std::int64_t room_behind(const Engine& engine, std::size_t prompt) {
 
 }  // namespace
 
+namespace {
+
+/// "echo": what is answered begins with the prompt.
+void read_echo(const Engine& engine, const Json& body, const std::vector<std::vector<std::int64_t>>& prompts,
+               std::int64_t copies, Asked& asked) {
+    asked.echo = bool_field(body, "echo", false);
+    if (!asked.echo) { return; }
+    if (asked.chat || engine.model().config().kind != ModelKind::decoder) {
+        throw HttpError{400, "echo: expected false for chats and for models with an encoder, got true"};
+    }
+    for (const std::vector<std::int64_t>& prompt : prompts) {
+        for (std::int64_t copy = 0; copy < copies; ++copy) {
+            asked.prompts.push_back(prompt);
+            asked.echoed.push_back(engine.tokenizer() ? engine.tokenizer()->decode(prompt, false) : std::string());
+        }
+    }
+}
+
+}  // namespace
+
 Asked read_asked(const Engine& engine, const Json& body, bool chat) {
     check_model(engine, body);
     if (!engine.generates()) {
         throw HttpError{400, "model: expected one that continues texts, got " + engine.name() + ", an encoder"};
     }
-    refuse_unless(body, "n", 1);
-    refuse_unless(body, "best_of", 1);
     refuse_unless(body, "presence_penalty", 0);
     refuse_unless(body, "frequency_penalty", 0);
     for (const char* name : {"logit_bias", "suffix", "tools", "functions"}) {
         const auto at = body.find(name);
         if (at != body.end() && !at->is_null() && !at->empty()) { throw bad_field(name, "none", *at); }
     }
-    if (bool_field(body, "echo", false)) { throw HttpError{400, "echo: expected false, got true"}; }
     Asked asked;
     asked.chat = chat;
     asked.created = now_seconds();
@@ -182,25 +200,32 @@ Asked read_asked(const Engine& engine, const Json& body, bool chat) {
     } else {
         prompts = read_prompts(engine, body.contains("prompt") ? body["prompt"] : Json(), "prompt");
     }
+    const std::int64_t copies = integer_field(body, "n", 1, most_choices, 1);
+    refuse_unless(body, "best_of", static_cast<double>(copies));
+    read_echo(engine, body, prompts, copies, asked);
     const SamplingOptions sampling = read_sampling(body);
     constexpr std::int64_t most = std::int64_t{1} << 40;
+    const std::int64_t fewest = asked.echo ? 0 : 1;
     for (std::size_t n = 0; n < prompts.size(); ++n) {
         asked.prompt_tokens += static_cast<std::int64_t>(prompts[n].size());
         heed::Request request;
         const std::int64_t otherwise = chat ? room_behind(engine, prompts[n].size()) : 16;
-        request.max_new_tokens = integer_field(body, "max_completion_tokens", 1, most,
-                                               integer_field(body, "max_tokens", 1, most, otherwise));
+        request.max_new_tokens = integer_field(body, "max_completion_tokens", fewest, most,
+                                               integer_field(body, "max_tokens", fewest, most, otherwise));
+        if (request.max_new_tokens == 0) { continue; }
         request.min_new_tokens = integer_field(body, "min_tokens", 0, most, 0);
         if (bool_field(body, "ignore_eos", false)) { request.eos = std::vector<std::int64_t>(); }
         request.prompt = std::move(prompts[n]);
         request.sampling = sampling;
-        request.sequence = n;
         request.stop = asked.stop;
         if (asked.best_scores >= 0) {
             request.best_scores = asked.best_scores;
             request.on_score = [](const TokenScore&) {};
         }
-        asked.requests.push_back(std::move(request));
+        for (std::int64_t copy = 0; copy < copies; ++copy) {  // each draws numbers of its own
+            request.sequence = asked.requests.size();
+            asked.requests.push_back(request);
+        }
     }
     return asked;
 }

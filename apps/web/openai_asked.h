@@ -16,11 +16,16 @@ struct Asked {
     bool usage = false;             ///< at the end of a stream
     std::int64_t best_scores = -1;  ///< -1: none
     std::vector<std::string> stop = {};
-    std::vector<heed::Request> requests = {};
+    bool echo = false;                                    ///< the prompt before what was made
+    std::vector<std::string> echoed = {};                 ///< each text's prompt, as text; with echo
+    std::vector<std::vector<std::int64_t>> prompts = {};  ///< and as ids
+    std::vector<heed::Request> requests = {};             ///< none where nothing is to be made: echo with max_tokens 0
     std::string id = {};
     std::string model = {};
     std::int64_t created = 0;
     std::int64_t prompt_tokens = 0;
+    /// Texts that are answered.
+    std::size_t choices() const { return echo ? prompts.size() : requests.size(); }
 };
 
 /// Seconds since 1970.

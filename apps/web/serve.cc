@@ -16,7 +16,7 @@
 namespace heed::web {
 namespace {
 
-std::string metrics(const Server& server, const Engine* engine, Looker* looker) {
+std::string metrics(const Server& server, const Engine* engine, const Looker* looker) {
     const Server::Counts counts = server.counts();
     std::string text;
     const auto line = [&](const char* name, const char* kind, const char* help, auto value) {

@@ -21,6 +21,7 @@
 #include <heed/gguf.h>
 #include <heed/infini_attention.h>
 #include <heed/inspect.h>
+#include <heed/interrupt.h>
 #include <heed/linear.h>
 #include <heed/linear_attention.h>
 #include <heed/log_decay.h>

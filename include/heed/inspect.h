@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include <heed/attention.h>
@@ -54,6 +55,54 @@ enum class ScoreStage : std::uint8_t {
 HEED_API void attention_scores(Context& context, const View& q, const View& k, const MutableView& scores,
                                ScoreStage stage, const AttentionSelection& selection = {},
                                const AttentionOptions& options = {});
+
+/// One pair of a query and a key.
+struct ScorePlace {
+    std::int64_t batch = 0;
+    std::int64_t head = 0;
+    std::int64_t row = 0;
+    std::int64_t column = 0;
+};
+
+/// Why a query does not see a key: the first reason in this order.
+enum class HiddenBy : std::uint8_t {
+    nothing,  ///< it sees it
+    length,   ///< the query or the key is at or beyond its length
+    causal,
+    window,
+    mask,     ///< AttentionOptions::allow
+    pattern,  ///< AttentionOptions::pattern
+    bias,     ///< a bias of minus infinity
+};
+/// "nothing", "length", ...
+HEED_API std::string_view name_of(HiddenBy reason);
+
+/// How a weight came about, in the order of <heed/attention.h>. Numbers of keys that are hidden are what they would be
+/// were they seen, except that pairs beyond their lengths are not read: all 0.
+struct ScoreParts {
+    std::vector<double> products{};  ///< q_d k_d, where asked for
+    double dot = 0;                  ///< their sum
+    double scale = 1;
+    double scaled = 0;  ///< scale * dot
+    double capped = 0;  ///< behind the soft-cap, where there is one
+    double bias = 0;
+    double alibi = 0;  ///< -slope * |p_i - p_j|
+    double score = 0;  ///< capped + bias + alibi: what goes into the softmax where nothing hides it
+    HiddenBy hidden_by = HiddenBy::nothing;
+    // Of the whole row, where asked for.
+    double log_sum = 0;  ///< ln of the softmax's denominator, a sink in it; minus infinity: the row sees nothing
+    double weight = 0;   ///< e^(score - log_sum), 0 where hidden
+    double sink = 0;     ///< the share that a sink takes of the row
+};
+
+struct ScorePartsOptions {
+    bool products = true;
+    bool weight = true;  ///< reads every key of the row; false: log_sum, weight and sink stay 0
+};
+
+/// The scores at the given places taken apart, summed in double; q [B,H,T,D] over k [B,G,S,D] in memory of the CPU.
+HEED_API std::vector<ScoreParts> score_parts(const View& q, const View& k, std::span<const ScorePlace> places,
+                                             const AttentionOptions& options = {}, const ScorePartsOptions& parts = {});
 
 /// What to measure: one number a row, each view [B,H,T] and optional; f32 or f64, `argmax` i64.
 struct AttentionStatistics {

@@ -10,6 +10,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -39,6 +40,9 @@ struct TokenScore {
     /// The most probable tokens, best first; of equal ones the lowest id first.
     std::vector<std::pair<std::int64_t, double>> best{};
 };
+
+/// Of a token among logits [V], in double, with so many of the best.
+HEED_API TokenScore token_score(std::span<const float> logits, std::int64_t token, std::int64_t best = 0);
 
 struct Request {
     /// Of a decoder: the text to continue, at least one token. Of an encoder-decoder: the source.

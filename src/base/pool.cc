@@ -4,12 +4,14 @@
 
 #include "base/float_mode.h"
 #include "base/huge_pages.h"
+#include "base/interrupt.h"
 #include "base/team_watch.h"
 #include "base/torch_team.h"
 
 #include <algorithm>
 #include <cstdlib>
 #include <new>
+#include <optional>
 #include <string_view>
 
 namespace heed::detail {
@@ -132,6 +134,7 @@ void Pool::settle() {
 }
 
 std::unique_lock<std::mutex> Pool::lock() {
+    throw_if_stopped();  // also on a GPU, where no tasks are run here
     std::unique_lock held(mutex_);
     if (automatic_ || given_ != nullptr) { settle(); }
     return held;
@@ -170,10 +173,12 @@ bool Pool::goes_alone(const Job& job, Effort effort) const {
 }
 
 void Pool::run(std::int64_t count, Effort effort, Task task, void* state) {
-    const Job job{task, state, count};
+    Job job{task, state, count};
+    std::optional<StoppableJob> stoppable;
+    if (const std::atomic<bool>* stop = current_stop()) { job = stoppable.emplace(job, *stop).job(); }
     if (goes_alone(job, effort)) {
         const FloatMode plain;
-        for (std::int64_t index = 0; index < count; ++index) { task(state, index, 0); }
+        for (std::int64_t index = 0; index < count; ++index) { job.task(job.state, index, 0); }
         return;
     }
     const bool usable = given_ != nullptr || (now_.executor != nullptr && watch().takes_large_jobs());

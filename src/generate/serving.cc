@@ -35,8 +35,13 @@ bool can_forget(const ModelConfig& config) {
     throw Error(std::string("[ServingLoop::add] ") + what + ": expected " + expected + ", got " + got);
 }
 
-/// Of a token among raw logits, in double.
-TokenScore score_of(std::span<const float> logits, std::int64_t token, std::int64_t best) {
+}  // namespace
+
+TokenScore token_score(std::span<const float> logits, std::int64_t token, std::int64_t best) {
+    if (token < 0 || token >= static_cast<std::int64_t>(logits.size())) {
+        throw Error("[token_score] token: expected 0 to " +
+                    std::to_string(static_cast<std::int64_t>(logits.size()) - 1) + ", got " + std::to_string(token));
+    }
     const double top = *std::max_element(logits.begin(), logits.end());
     double sum = 0;
     for (const float x : logits) { sum += std::exp(static_cast<double>(x) - top); }
@@ -58,8 +63,6 @@ TokenScore score_of(std::span<const float> logits, std::int64_t token, std::int6
     }
     return score;
 }
-
-}  // namespace
 
 /// A request on its way.
 struct Job {
@@ -242,7 +245,7 @@ struct HEED_INTERNAL ServingLoop::State {
             const std::int64_t token = next_token(job, logits, at);
             if (job.request.on_score) {
                 const std::span<const float> numbers(logits.as<float>() + at * size, static_cast<std::size_t>(size));
-                job.request.on_score(score_of(numbers, token, job.request.best_scores));
+                job.request.on_score(token_score(numbers, token, job.request.best_scores));
             }
             add_token(job, token);
             ++used;

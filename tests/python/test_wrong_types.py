@@ -81,6 +81,7 @@ def calls(folder):
         "attention_statistics": (lambda: (Q, Q), {**ATTENTION, "mass_window": (0, 1), "argmax": True}),
         "attention_weights": (lambda: (Q, Q), ATTENTION),
         "attention_scores": (lambda: (Q, Q), {**ATTENTION, "stage": "biased", "rows": [0, 1]}),
+        "score_parts": (lambda: (Q, Q), {**{n: v for n, v in ATTENTION.items() if n != "context"}, "row": 1, "column": 0, "head": 1, "batch": 0}),
         "rotate": (lambda: (Q, x(3, 2), x(3, 2)), {"pairing": "halves", "positions": [0, 1, 2], "out": None}),
         "rotate_backward": (lambda: (Q, x(3, 2), x(3, 2)), {"pairing": "interleaved", "positions": [0, 1, 2]}),
         "rotary_tables": (

@@ -70,8 +70,25 @@ class Http(unittest.TestCase):
         steps = self.server.ask("/api/linear", {"tokens": 3, "size": 2})["steps"]
         phi = [x + 1 if x > 0 else math.exp(x) for x in steps[0]["k"]]
         self.assertAlmostEqual(steps[0]["s"][0][1], phi[0] * steps[0]["v"][1])
-        self.assertEqual(self.server.ask("/api/infini", {"tokens": 9, "segment": 4})["steps"][-1]["segments"], 2)
+        infini = self.server.ask("/api/infini", {"tokens": 9, "segment": 4})["steps"]
+        self.assertEqual(infini[-1]["segments"], 2)
+        self.assertAlmostEqual(infini[4]["z"][0], sum(x + 1 if x > 0 else math.exp(x) for x in (step["k"][0] for step in infini[:4])))
         self.assertEqual(self.server.ask("/api/alibi", {"heads": 8})["slopes"][0], 0.5)
+
+    def test_sizes(self):
+        answer = self.server.ask("/api/sizes", {"model": "llama-3-8b", "tokens": 8192, "texts": 2, "bytes": 2})
+        self.assertEqual(answer["parameters"]["total"], 8030261248)
+        self.assertEqual(answer["weight_bytes"], 2 * 8030261248)
+        self.assertEqual(answer["cache_bytes"], 2 * 8192 * 32 * 8 * 2 * 128 * 2)
+        flops = answer["flops"]
+        self.assertEqual(sum(flops[name] for name in ("projections", "scores", "ffn", "head")), flops["total"])
+        self.assertIn("bert-base", " ".join(answer["models"]))
+        self.assertIn("bytes", self.server.ask("/api/sizes", {"bytes": 8}, expect=400)["error"]["message"])
+
+    def test_errors_have_openais_shape(self):
+        error = self.server.ask("/api/linear", {"decay": 2}, expect=400)["error"]
+        self.assertEqual((error["type"], error["param"], error["code"]), ("invalid_request_error", "decay", 400))
+        self.assertIsNone(json.loads(self.server.request("GET", "/nowhere")[2])["error"]["param"])
 
     def test_bad_fields_are_named(self):
         for path, body, word in (("/api/walkthrough", {"tokens": 99}, "tokens"), ("/api/walkthrough", {"heads": "x"}, "heads"),

@@ -1,5 +1,6 @@
 """Many clients at once, polite and otherwise: does the server keep answering, alike, and give back what it took?
 
+    make load, or
     python3 tests/web/load.py --clients 1000 --seconds 60 --fuzz 100000        (HEED: the program; HEED_SOURCE_DIR: the repository)
 
 Clients ask for pages, lessons and texts; some read slowly, some go away in the middle, some send bodies that are too
@@ -144,9 +145,9 @@ class Load:
         """Valid requests with bytes changed, cut or repeated; JSON with fields of any kind."""
         dice = self.dice
         if dice.random() < 0.5:
-            field = dice.choice(["prompt", "ids", "text", "max_tokens", "temperature", "messages", "model", "off", "step", "heads", "stop", "seed"])
+            field = dice.choice(["prompt", "ids", "text", "max_tokens", "temperature", "messages", "model", "off", "step", "heads", "stop", "seed", "n", "echo", "logprobs", "bytes"])
             value = dice.choice([None, True, -1, 1e300, 2**63, "", "x" * dice.randint(0, 300), [], [[]], {}, {"a": []}, [-1], [99999], ["self", 0, 0], "\ud800"])
-            path = dice.choice(["/v1/completions", "/v1/chat/completions", "/v1/embeddings", "/api/look", "/api/look/map", "/api/look/cell", "/api/look/lens", "/api/walkthrough", "/api/pattern", "/api/rope", "/api/kinds", "/api/linear"])
+            path = dice.choice(["/v1/completions", "/v1/chat/completions", "/v1/embeddings", "/api/look", "/api/look/map", "/api/look/cell", "/api/look/lens", "/api/walkthrough", "/api/pattern", "/api/rope", "/api/kinds", "/api/sizes", "/api/linear", "/api/infini"])
             return request_bytes(self.server, "POST", path, json.dumps({field: value, "max_tokens": 1}).encode(), extra="Connection: close\r\n")
         data = bytearray(request_bytes(self.server, dice.choice(["GET", "POST", "PUT", "HEAD"]), dice.choice(["/", "/api/alibi", "/v1/models", "/health", "/../etc/passwd"]), b'{"heads": 4}'))
         for _ in range(dice.randint(1, 8)):

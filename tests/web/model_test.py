@@ -6,12 +6,13 @@ import math
 import os
 import socket
 import struct
+import subprocess
 import tempfile
 import time
 import unittest
 
-from models import golden, make_gpt2, read_safetensors
-from support import Serve
+from models import golden, make_gpt2, make_llama, read_safetensors
+from support import HEED, Serve
 
 GREEDY = {"temperature": 0}
 
@@ -91,6 +92,8 @@ class Completions(unittest.TestCase):
     def test_models(self):
         data = json.loads(self.server.request("GET", "/v1/models")[2])["data"]
         self.assertEqual([model["id"] for model in data], ["tiny"])
+        self.assertEqual(json.loads(self.server.request("GET", "/v1/models/tiny")[2]), data[0])
+        self.assertEqual(self.server.request("GET", "/v1/models/other")[0], 404)
         self.assertIn("tiny", self.server.ask("/v1/completions", {"model": "other", "prompt": "x"}, expect=404)["error"]["message"])
 
     def test_a_completion(self):
@@ -182,6 +185,51 @@ class Completions(unittest.TestCase):
         self.assertEqual([choice["token_ids"] for choice in both], one)
         self.assertEqual([choice["index"] for choice in both], [0, 1, 2])
 
+    def test_several_choices(self):
+        answer = self.complete(n=3, temperature=1.0, seed=5)
+        drawn = [tuple(choice["token_ids"]) for choice in answer["choices"]]
+        self.assertEqual([choice["index"] for choice in answer["choices"]], [0, 1, 2])
+        self.assertEqual(len(set(drawn)), 3)
+        self.assertEqual(drawn, [tuple(choice["token_ids"]) for choice in self.complete(n=3, temperature=1.0, seed=5)["choices"]])
+        self.assertEqual(drawn[0], tuple(self.complete(temperature=1.0, seed=5)["choices"][0]["token_ids"]))
+        self.assertEqual([answer["usage"][name] for name in ("prompt_tokens", "completion_tokens")], [self.complete()["usage"]["prompt_tokens"], 36])
+        both = self.complete(["The river", "A tree"], n=2)["choices"]
+        self.assertEqual([both[0]["text"], both[2]["text"]], [both[1]["text"], both[3]["text"]])
+        self.assertNotEqual(both[0]["text"], both[2]["text"])
+        chat = self.server.ask("/v1/chat/completions", {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 3, "n": 2, **GREEDY})
+        self.assertEqual(len(chat["choices"]), 2)
+
+    def test_echo(self):
+        """The prompt stands before the text; its scores are those that each token has behind the ones before it."""
+        made = self.complete(max_tokens=4)["choices"][0]
+        whole = self.complete(max_tokens=4, echo=True, logprobs=2)["choices"][0]
+        self.assertEqual(whole["text"], "The river" + made["text"])
+        self.assertEqual(whole["token_ids"], made["token_ids"])
+        scores = whole["logprobs"]
+        self.assertIsNone(scores["token_logprobs"][0])
+        self.assertIsNone(scores["top_logprobs"][0])
+        prompt = len(scores["tokens"]) - 4
+        self.assertEqual("".join(scores["tokens"][:prompt]), "The river")
+        self.assertEqual(scores["text_offset"][prompt], len("The river"))
+        scored = self.complete(max_tokens=0, echo=True, logprobs=2)["choices"][0]
+        self.assertEqual((scored["text"], scored["finish_reason"], scored["token_ids"]), ("The river", "length", []))
+        self.assertEqual(scored["logprobs"]["token_logprobs"], scores["token_logprobs"][:prompt])
+        # The last token of the prompt, as a completion of what stands before it.
+        ids = [3, 5, 7, 11]
+        echoed = self.complete(ids, max_tokens=0, echo=True, logprobs=20)["choices"][0]["logprobs"]
+        best = self.complete(ids[:3], max_tokens=1, logprobs=20)["choices"][0]["logprobs"]["top_logprobs"][0]
+        for token, score in echoed["top_logprobs"][3].items():
+            self.assertAlmostEqual(score, best[token], places=4)
+        parts = events(self.server, "/v1/completions", {"prompt": "The river", "max_tokens": 4, "echo": True, "logprobs": 2, **GREEDY})
+        self.assertEqual("".join(part["choices"][0]["text"] for part in parts), whole["text"])
+        self.assertEqual([x for part in parts for x in (part["choices"][0]["logprobs"] or {}).get("text_offset", [])], scores["text_offset"])
+        self.assertIn("echo", self.server.ask("/v1/chat/completions", {"messages": [{"role": "user", "content": "Hi"}], "echo": True}, expect=400)["error"]["message"])
+        self.assertIn("max_tokens", self.server.ask("/v1/completions", {"prompt": "x", "max_tokens": 0}, expect=400)["error"]["message"])
+
+    def test_embeddings_of_another_size_are_refused(self):
+        message = self.server.ask("/v1/embeddings", {"input": "x", "dimensions": 8}, expect=400)["error"]["message"]
+        self.assertEqual(message, "dimensions: expected 24, got 8")
+
     def test_embeddings(self):
         answer = self.server.ask("/v1/embeddings", {"input": ["The river", "A tree"]})
         vectors = [entry["embedding"] for entry in answer["data"]]
@@ -195,7 +243,8 @@ class Completions(unittest.TestCase):
         for body, word in (({}, "prompt"), ({"prompt": []}, "prompt"), ({"prompt": [900]}, "prompt"), ({"prompt": [1, "x"]}, "prompt"),
                            ({"prompt": "x", "max_tokens": 0}, "max_tokens"), ({"prompt": "x", "max_tokens": 100000}, "max_tokens"),
                            ({"prompt": "x", "temperature": -1}, "temperature"), ({"prompt": "x", "top_p": 2}, "top_p"),
-                           ({"prompt": "x", "n": 2}, "n:"), ({"prompt": "x", "stop": [1]}, "stop"), ({"prompt": "x", "stop": ""}, "stop"),
+                           ({"prompt": "x", "n": 17}, "n:"), ({"prompt": "x", "n": 2, "best_of": 3}, "best_of"), ({"prompt": "x", "echo": 1}, "echo"),
+                           ({"prompt": "x", "stop": [1]}, "stop"), ({"prompt": "x", "stop": ""}, "stop"),
                            ({"prompt": "x", "logprobs": 99}, "logprobs"), ({"prompt": "x", "logit_bias": {"1": 2}}, "logit_bias"),
                            ({"prompt": ["x"] * 65}, "prompt")):
             self.assertIn(word, self.server.ask("/v1/completions", body, expect=400)["error"]["message"])
@@ -254,8 +303,99 @@ class Completions(unittest.TestCase):
         parts = client.chat.completions.create(model=model, messages=messages, max_tokens=6, temperature=0, stream=True)
         self.assertEqual("".join(part.choices[0].delta.content or "" for part in parts), chat.choices[0].message.content)
         self.assertEqual(len(client.embeddings.create(model=model, input="The river").data[0].embedding), 24)
-        with self.assertRaises(openai.BadRequestError):
+        self.assertEqual(client.models.retrieve(model).id, model)
+        self.assertEqual(len(client.completions.create(model=model, prompt="The river", n=2, max_tokens=2, seed=1).choices), 2)
+        echoed = client.completions.create(model=model, prompt="The river", max_tokens=0, echo=True, logprobs=1)
+        self.assertEqual((echoed.choices[0].text, echoed.choices[0].logprobs.token_logprobs[0]), ("The river", None))
+        with self.assertRaises(openai.BadRequestError) as refused:
             client.completions.create(model=model, prompt="x", temperature=-1)
+        self.assertEqual(refused.exception.param, "temperature")
+        with self.assertRaises(openai.NotFoundError):
+            client.completions.create(model="other", prompt="x")
+
+
+def ask_and_leave(server, path, body, until):
+    """Sends a request, waits until `until` says that it is worked on, and goes away."""
+    text = json.dumps(body)
+    with socket.create_connection((server.host, server.port)) as connection:
+        connection.sendall(f"POST {path} HTTP/1.1\r\nHost: {server.host}:{server.port}\r\nContent-Length: {len(text)}\r\n\r\n{text}".encode())
+        until()
+
+
+class LongTexts(unittest.TestCase):
+    """A pass over a long text ends with its client, not with the text."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.TemporaryDirectory()
+        # Dynamic scaling: a prompt is one step, however long.
+        model = make_llama(os.path.join(cls.folder.name, "long"), d=64, max_position_embeddings=64, rope_scaling={"type": "dynamic", "factor": 2.0})
+        cls.server = Serve(model, "--tokens", "40000")
+
+    @classmethod
+    def tearDownClass(cls):
+        assert cls.server.stop() == 0
+        cls.folder.cleanup()
+
+    @staticmethod
+    def seconds(action):
+        begin = time.monotonic()
+        action()
+        return time.monotonic() - begin
+
+    def ids(self, seed):
+        return [(n * n + n // 7 + seed) % 60 + 1 for n in range(14000)]
+
+    def test_a_prompt(self):
+        whole = self.seconds(lambda: self.server.ask("/v1/completions", {"prompt": self.ids(0), "max_tokens": 1, **GREEDY}))
+        ask_and_leave(self.server, "/v1/completions", {"prompt": self.ids(1), "max_tokens": 1, **GREEDY}, lambda: time.sleep(whole / 8))
+        left = self.seconds(lambda: self.wait_for("heed_texts_cancelled_total", 1))
+        self.assertLess(left, whole / 2)
+        now = metrics(self.server)
+        self.assertEqual((now["heed_texts_running"], now["heed_pages_free"]), (0, now["heed_pages"]))
+        again = self.server.ask("/v1/completions", {"prompt": self.ids(0)[:50], "max_tokens": 3, **GREEDY})
+        self.assertEqual(len(again["choices"][0]["token_ids"]), 3)
+
+    def wait_for(self, name, value):
+        for _ in range(6000):
+            if metrics(self.server)[name] == value:
+                return
+            time.sleep(0.01)
+        self.fail(f"{name} is {metrics(self.server)[name]}, not {value}")
+
+    def test_a_look(self):
+        whole = self.server.ask("/api/look", {"ids": self.ids(0)})["seconds"]["forward"]
+        answered = []
+
+        def meanwhile():
+            """Others are answered while it computes, also those who ask what the server keeps."""
+            time.sleep(whole / 8)
+            answered.append(self.seconds(lambda: [self.server.request("GET", path) for path in ("/metrics", "/") for _ in range(5)]))
+
+        ask_and_leave(self.server, "/api/look", {"ids": self.ids(1)}, meanwhile)
+        self.assertLess(answered[0], whole / 2)
+        left = self.seconds(lambda: self.server.ask("/api/look", {"ids": [1, 2, 3]}))
+        self.assertLess(left, whole / 2)
+        self.assertEqual(metrics(self.server)["heed_look_texts"], 2)
+
+
+class Runs(unittest.TestCase):
+    def test_what_heed_train_made(self):
+        """A run's folder is a model: its best one, under the run's name, with the letters that it was trained on."""
+        with tempfile.TemporaryDirectory() as folder:
+            text = os.path.join(folder, "text.txt")
+            with open(text, "w") as file:
+                file.write("the river and the tree\n" * 200)
+            for name, data in (("letters", ["--task", "copy"]), ("bytes", ["--text", text])):
+                run = os.path.join(folder, name)
+                subprocess.run([HEED, "train", *data, "--out", run, "--steps", "2", "--d-model", "16", "--layers", "1", "--heads", "2", "--batch", "2", "--tokens", "32", "--quiet"],
+                               check=True, stdout=subprocess.DEVNULL)
+                for given in (run, os.path.join(run, "best")):
+                    with Serve(given) as server:
+                        self.assertEqual(json.loads(server.request("GET", "/v1/models")[2])["data"][0]["id"], name)
+                        answer = server.ask("/api/look", {"prompt": "tree"})
+                        self.assertIn("tree", "".join(answer["texts"]))
+                        self.assertEqual(answer["ids"] == list(b"tree"), name == "bytes")
 
 
 if __name__ == "__main__":

@@ -47,8 +47,8 @@ def write_model(folder, shapes, config, seed, width):
     return folder
 
 
-def make_llama(folder, d=32, heads=2, layers=2, vocab=64, seed=9):
-    """A decoder with rotated positions, so that texts may be long; without a tokenizer."""
+def make_llama(folder, d=32, heads=2, layers=2, vocab=64, seed=9, **config):
+    """A decoder with rotated positions, so that texts may be long; without a tokenizer. `config`: more of config.json."""
     shapes = {"model.embed_tokens.weight": [vocab, d], "model.norm.weight": [d], "lm_head.weight": [vocab, d]}
     for layer in range(layers):
         at = f"model.layers.{layer}."
@@ -58,7 +58,7 @@ def make_llama(folder, d=32, heads=2, layers=2, vocab=64, seed=9):
     return write_model(folder, shapes, {
         "model_type": "llama", "architectures": ["LlamaForCausalLM"], "vocab_size": vocab, "hidden_size": d, "num_attention_heads": heads, "num_key_value_heads": heads,
         "num_hidden_layers": layers, "intermediate_size": 2 * d, "max_position_embeddings": 65536, "rms_norm_eps": 1e-5, "hidden_act": "silu", "rope_theta": 10000.0,
-        "tie_word_embeddings": False, "bos_token_id": 0, "eos_token_id": 0}, seed, 0.3)
+        "tie_word_embeddings": False, "bos_token_id": 0, "eos_token_id": 0, **config}, seed, 0.3)
 
 
 def make_gpt2(folder, d=24, heads=3, layers=2, positions=256, seed=5):

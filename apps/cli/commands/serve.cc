@@ -51,7 +51,8 @@ void add_serve(CLI::App& app) {
     heed::web::EngineOptions& engine = arguments->options.engine;
     server.port = 8080;
     command
-        ->add_option("MODEL", engine.folder, "Folder of a checkpoint: config.json, model.safetensors, tokenizer.json")
+        ->add_option("MODEL", engine.folder,
+                     "Folder of a checkpoint (config.json, model.safetensors, tokenizer.json) or of a run of heed train")
         ->type_name("FOLDER");
     command->add_option("COMPARE", arguments->options.compare, "Folder of a second one, to look at beside the first")
         ->type_name("FOLDER");
@@ -78,6 +79,7 @@ void add_serve(CLI::App& app) {
         "Examples:\n"
         "  heed serve                     open the printed address in a browser\n"
         "  heed serve models/gpt2         with a model: /v1/completions and the rest of OpenAI's interface\n"
+        "  heed serve runs/mha runs/mla   two of what heed compare trained, side by side\n"
         "  heed serve --port 0            on any port that is free\n"
         "  heed serve --host 0.0.0.0      for the whole network, with a token in the printed address\n"
         "Nothing is downloaded and nothing leaves this machine: the page is inside the program.");

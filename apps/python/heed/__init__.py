@@ -20,3 +20,4 @@ from ._results import InfiniGradients as InfiniGradients
 from ._results import LinearGradients as LinearGradients
 from ._results import LinearState as LinearState
 from ._results import MlaGradients as MlaGradients
+from ._results import ScoreParts as ScoreParts

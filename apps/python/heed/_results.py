@@ -24,6 +24,23 @@ class AttentionStatistics(NamedTuple):
     first_mass: Any
 
 
+class ScoreParts(NamedTuple):
+    """What score_parts returns: a weight, from its products to its share of the row."""
+
+    products: Any
+    dot: float
+    scale: float
+    scaled: float
+    capped: float
+    bias: float
+    alibi: float
+    score: float
+    hidden_by: Optional[str]
+    log_sum: float
+    weight: float
+    sink: float
+
+
 class LinearState(NamedTuple):
     """What linear attention carries from call to call: s [B,N,F,E] and z [B,N,F] (None without normaliser)."""
 

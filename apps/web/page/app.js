@@ -7,6 +7,7 @@ import { kinds } from "./learn_kinds.js";
 import { positions } from "./learn_positions.js";
 import { patterns } from "./learn_patterns.js";
 import { memories } from "./learn_memories.js";
+import { sizes } from "./learn_sizes.js";
 import { heads } from "./look.js";
 
 /**
@@ -16,7 +17,7 @@ import { heads } from "./look.js";
 
 /** @type {Record<string, Record<string, View>>} */
 export const areas = {
-  learn: { example, kinds, positions, patterns, memories },
+  learn: { example, kinds, positions, patterns, memories, sizes },
   look: { heads },
 };
 
@@ -30,17 +31,19 @@ function place() {
 
 function links(/** @type {string} */ id, /** @type {[string, string, boolean][]} */ list) {
   const nav = /** @type {HTMLElement} */ (document.getElementById(id));
-  nav.replaceChildren(make("ul", {}, list.map(([href, text, current]) =>
-    make("li", {}, make("a", { href, "aria-current": current ? "page" : false }, text)))));
+  nav.replaceChildren(...(list.length === 0 ? [] : [make("ul", {}, list.map(([href, text, current]) =>
+    make("li", {}, make("a", { href, "aria-current": current ? "page" : false }, text))))]));
 }
 
 function draw() {
   const { area, chapter, settings } = place();
   document.documentElement.lang = language();
   links("areas", Object.keys(areas).map((name) => [`#/${name}`, t("area_" + name), name === area]));
-  links("chapters", Object.keys(areas[area]).map((name) => [`#/${area}/${name}`, t(`${area}_${name}`), name === chapter]));
+  const views = Object.keys(areas[area]);
+  links("chapters", views.length < 2 ? [] : views.map((name) => [`#/${area}/${name}`, t(`${area}_${name}`), name === chapter]));
   const main = /** @type {HTMLElement} */ (document.getElementById("main"));
   main.replaceChildren();
+  delete main.dataset.ready;
   document.title = `heed: ${t(`${area}_${chapter}`)}`;
   const keep = (/** @type {Record<string, any>} */ values) => {
     const query = new URLSearchParams(Object.entries(values).filter(([, v]) => v !== null && v !== undefined && v !== "").map(([k, v]) => [k, String(v)]));

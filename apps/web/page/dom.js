@@ -42,13 +42,23 @@ export function show_bytes(bytes) {
   return (bytes >= 100 || unit === 0 ? bytes.toFixed(0) : bytes.toFixed(1)) + " " + units[unit];
 }
 
+/** Why nothing is shown, for the place where it would stand. @param {unknown} error */
+export function failure(error) {
+  return make("div", { class: "card error", role: "alert" }, String(/** @type {Error} */ (error).message ?? error));
+}
+
+/** A token as people see it: spaces and line ends become visible. @param {string} text */
+export function visible(text) {
+  return text.replace(/ /g, "␣").replace(/\n/g, "⏎").replace(/\t/g, "⇥").replace(/[\u0000-\u001f\u007f]/g, (c) => `\\x${c.charCodeAt(0).toString(16).padStart(2, "0")}`);
+}
+
 /**
  * A form field with its label. `kind`: "number", "tick", "text", or a list of [value, text].
  * @param {string} label
  * @param {any} kind
  * @param {any} value
  * @param {(value: any) => void} changed
- * @param {Record<string, any>} [properties]
+ * @param {Record<string, any>} [properties]  of the input; "empty": what an empty number means, where it may be empty
  */
 export function field(label, kind, value, changed, properties = {}) {
   if (kind === "tick") {
@@ -60,14 +70,16 @@ export function field(label, kind, value, changed, properties = {}) {
       kind.map(([name, text]) => make("option", { value: name, selected: String(name) === String(value) }, text)));
     return make("label", {}, label, select);
   }
+  const { empty, ...rest } = properties;
   const input = make("input", {
-    type: kind, value: String(value),
+    type: kind, value: String(value), required: kind === "number" && empty === undefined,
     onchange: () => {
       if (kind !== "number") return changed(input.value);
-      if (input.value !== "" && input.checkValidity()) changed(Number(input.value));
+      if (input.value === "" && empty !== undefined && !input.validity.badInput) return changed(empty);
+      if (input.checkValidity()) changed(Number(input.value));
       else input.reportValidity();
     },
-    ...properties,
+    ...rest,
   });
   return make("label", {}, label, input);
 }

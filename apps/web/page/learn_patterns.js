@@ -1,7 +1,7 @@
 // @ts-check
 // Who sees whom: a pattern as text, drawn and costed.
 import { ask } from "./api.js";
-import { field, make } from "./dom.js";
+import { failure, field, make } from "./dom.js";
 import { t } from "./text.js";
 
 const samples = [
@@ -23,12 +23,12 @@ export function patterns(main, settings, keep) {
         field(t("tokens"), "number", state.tokens, (v) => { state.tokens = v; draw(); }, { min: 1, max: 128 }),
         field(t("head"), "number", state.head, (v) => { state.head = v; draw(); }, { min: 0, max: 63 }),
         field(t("cost_at"), "number", state.length, (v) => { state.length = v; draw(); }, { min: 1, max: 32768 })),
-      make("p", { class: "row" }, samples.map((sample) => make("button", { type: "button", onclick: () => { state.text = sample; draw(); } }, sample))));
+      make("p", { class: "samples" }, samples.map((sample) => make("button", { type: "button", "aria-pressed": String(sample === state.text), onclick: () => { state.text = sample; draw(); } }, sample))));
     let answer;
     try {
       answer = await ask("/api/pattern", state);
     } catch (error) {
-      result.replaceChildren(make("div", { class: "error", role: "alert" }, String(/** @type {Error} */ (error).message)));
+      result.replaceChildren(failure(error));
       return;
     }
     const n = answer.tokens;
@@ -42,9 +42,22 @@ export function patterns(main, settings, keep) {
     }));
     const { none, some, all } = answer.blocks;
     const total = none + some + all;
-    result.replaceChildren(make("h2", {}, answer.text), make("div", { class: "scroll" }, canvas),
-      make("p", {}, `${t("seen")}: ${answer.seen} / ${n * n} (${((100 * answer.seen) / (n * n)).toFixed(1)} %)`),
-      make("p", {}, `${t("at_length")} ${answer.length}: ${t("blocks_computed")} ${some + all} / ${total} (${((100 * (some + all)) / total).toFixed(1)} %), ${t("of_them_masked")} ${some}.`));
+    const percent = (/** @type {number} */ part, /** @type {number} */ whole) => `${((100 * part) / whole).toFixed(1)} %`;
+    const figure = (/** @type {string} */ label, /** @type {number} */ part, /** @type {number} */ whole, /** @type {string} */ note) => {
+      const bar = make("span", { class: "bar" });
+      bar.style.width = percent(part, whole).replace(" ", "");
+      return make("div", {}, make("div", {}, label), make("div", { class: "big" }, percent(part, whole), make("span", { class: "quiet" }, ` ${part.toLocaleString("en")} / ${whole.toLocaleString("en")}`)), make("span", { class: "track" }, bar), make("p", { class: "quiet small" }, note));
+    };
+    canvas.title = t("hover_pattern");
+    canvas.addEventListener("mousemove", (/** @type {MouseEvent} */ event) => {
+      const box = canvas.getBoundingClientRect();
+      const i = Math.min(n - 1, Math.floor(((event.clientY - box.top) / box.height) * n)), j = Math.min(n - 1, Math.floor(((event.clientX - box.left) / box.width) * n));
+      if (i >= 0 && j >= 0) canvas.title = `${t("query")} ${i + 1}, ${t("key")} ${j + 1}: ${answer.rows[i][j] === "1" ? t("visible") : t("hidden")}`;
+    });
+    result.replaceChildren(make("h2", {}, answer.text), make("div", { class: "pattern-parts" }, make("div", { class: "scroll" }, canvas),
+      make("div", {}, make("p", { class: "legend" }, make("span", { class: "key warm" }, t("visible")), make("span", { class: "key" }, t("may_not_see"))),
+        figure(t("seen"), answer.seen, n * n, `${n} × ${n} ${t("tokens_small")}`),
+        figure(`${t("blocks_computed")} ${answer.length.toLocaleString("en")}`, some + all, total, `${t("of_them_masked")} ${some.toLocaleString("en")}. ${t("blocks_note")}`))));
     result.dataset.ready = "1";
   }
   draw();

@@ -1,6 +1,6 @@
 // @ts-check
 // Maps and lines of weights as pictures.
-import { make, show } from "./dom.js";
+import { make, show, visible } from "./dom.js";
 
 export const largest_of = (/** @type {number[][]} */ map) => Math.max(...map.map((row) => Math.max(...row)), 1e-30);
 const darkness = (/** @type {number} */ weight, /** @type {number} */ full) => Math.sqrt(Math.min(1, weight / full));
@@ -39,7 +39,7 @@ export function save(name, address) {
 }
 
 const largest_text = 14;
-export const short = (/** @type {string} */ text) => JSON.stringify(text).slice(1, -1).slice(0, largest_text);
+export const short = (/** @type {string} */ text) => visible(text).slice(0, largest_text);
 
 /**
  * Weights over the tokens as a line; its largest are named below.
@@ -60,7 +60,7 @@ export function profile_chart(profile, title, chosen) {
     make("ul", { class: "profile" }, profile.best.slice(0, 5).map((peak) => {
       const bar = make("span", { class: "bar" });
       bar.style.width = `${(100 * peak.weight).toFixed(2)}%`;
-      return make("li", {}, make("span", { class: "formula" }, `${peak.at + 1} ${short(peak.text)} ${show(peak.weight)}`), bar);
+      return make("li", {}, make("span", { class: "formula" }, `${peak.at + 1} ${short(peak.text)} ${show(peak.weight)}`), make("span", { class: "track" }, bar));
     })));
 }
 

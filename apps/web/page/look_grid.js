@@ -1,6 +1,6 @@
 // @ts-check
 // All heads of a run as small maps, what comes next, and what the model would have said behind each layer.
-import { field, make, show } from "./dom.js";
+import { field, make, show, visible } from "./dom.js";
 import { paint } from "./look_draw.js";
 import { name_of } from "./look_run.js";
 import { t } from "./text.js";
@@ -8,21 +8,27 @@ import { t } from "./text.js";
 export const orders = ["layer", "entropy", "distance", "first", "previous", "duplicate", "induction"];
 const percent = (/** @type {number} */ p) => `${(100 * p).toFixed(1)} %`;
 
+/** "Layer 2 · head 3", with the kind where there are several. @param {import("./look_run.js").Head} head */
+export const title_of = (head) => `${head.kind === "self" ? "" : t("kind_" + head.kind) + " "}${t("layer")} ${head.layer + 1} · ${t("head_small")} ${head.head + 1}`;
+
 /**
  * @param {import("./look_run.js").Run} run
- * @param {{order: string, off: string[], open: (head: any) => void, toggle?: (name: string) => void}} how
+ * @param {{order: string, off: string[], chosen: string, open: (head: any) => void, toggle?: (name: string) => void}} how
  */
 export function head_grid(run, how) {
   const list = [...run.answer.heads];
   if (how.order !== "layer") list.sort((a, b) => b[how.order] - a[how.order]);
+  if (list.length === 0) return make("p", { class: "quiet" }, t("no_weights"));
   return make("div", { class: "grid-heads" }, list.map((head) => {
     const canvas = make("canvas", { "aria-hidden": "true" });
     paint(canvas, head.map);
     const name = name_of(head), off = how.off.includes(name);
-    const title = `${head.kind === "self" ? "" : t("kind_" + head.kind) + " "}${t("layer")} ${head.layer + 1} · ${t("head")} ${head.head + 1}`;
-    const value = how.order === "layer" ? `${t("order_entropy")} ${show(head.entropy)}` : `${t("order_" + how.order)} ${show(head[how.order])}`;
+    const title = title_of(head);
+    const order = how.order === "layer" ? "entropy" : how.order;
+    const value = `${t("value_" + order)} ${show(head[order])}`;
+    const all = orders.slice(1).map((name) => `${t("value_" + name)}: ${show(head[name])}`).join("\n");
     return make("div", { class: off ? "thumb-box off" : "thumb-box" },
-      make("button", { type: "button", class: "thumb", "data-name": name, onclick: () => how.open(head) }, canvas, make("span", {}, title), make("span", {}, value)),
+      make("button", { type: "button", class: "thumb", "data-name": name, "aria-pressed": String(name === how.chosen), title: all, onclick: () => how.open(head) }, canvas, make("span", {}, title), make("span", { class: "quiet" }, value)),
       how.toggle ? make("button", { type: "button", class: "switch", "data-switch": name, "aria-pressed": String(off), "aria-label": `${t("switch_off")}: ${title}`, onclick: () => how.toggle?.(name) }, off ? t("is_off") : t("switch_off")) : null);
   }));
 }
@@ -33,7 +39,7 @@ export function next_tokens(run, title) {
   return make("div", { class: "next-list" }, make("h3", {}, title), make("ol", {}, run.answer.next.map((/** @type {any} */ n) => {
     const bar = make("span", { class: "bar" });
     bar.style.width = percent(n.p).replace(" ", "");
-    return make("li", {}, make("span", { class: "token" }, JSON.stringify(n.text)), make("span", {}, percent(n.p)), bar);
+    return make("li", {}, make("span", { class: "token" }, visible(n.text)), make("span", {}, percent(n.p)), make("span", { class: "track" }, bar));
   })));
 }
 
@@ -50,11 +56,11 @@ export async function lens_view(place, run, state, keep) {
   place.replaceChildren(make("section", { class: "card" },
     make("h2", {}, t("lens_title")), make("p", {}, t("lens_text")),
     make("div", { class: "controls" }, field(`${t("token")} (${first}–${last})`, "number", answer.row + 1, (v) => { state.lens = v - 1; keep(); lens_view(place, run, state, keep); }, { id: "lens-row", min: first, max: last })),
-    make("p", {}, JSON.stringify(answer.text)),
+    make("p", {}, `${t("lens_at")} `, make("code", {}, visible(answer.text))),
     make("div", { class: "scroll" }, make("table", { class: "lens", id: "lens" }, answer.layers.map((/** @type {any} */ layer) =>
-      make("tr", {}, make("th", { scope: "row" }, layer.layer === 0 ? t("embedding") : `${t("layer")} ${layer.layer}`),
+      make("tr", {}, make("th", { scope: "row" }, layer.layer === 0 ? t("embedding") : `${t("after_layer")} ${layer.layer}`),
         layer.best.map((/** @type {any} */ best) => {
-          const cell = make("td", {}, make("span", { class: "token" }, JSON.stringify(best.text)), ` ${percent(best.p)}`);
+          const cell = make("td", {}, make("span", { class: "token" }, visible(best.text)), ` ${percent(best.p)}`);
           cell.style.background = `rgb(var(--warm) / ${(0.6 * Math.sqrt(best.p)).toFixed(3)})`;
           return cell;
         })))))));

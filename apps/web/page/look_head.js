@@ -1,8 +1,9 @@
 // @ts-check
 // One head: a map that zooms from the whole text down to single weights, and each weight explained.
-import { make, show } from "./dom.js";
+import { failure, make, show, visible } from "./dom.js";
 import { cell_view } from "./look_cell.js";
 import { drawing, largest_of, paint, save, short } from "./look_draw.js";
+import { title_of } from "./look_grid.js";
 import { t } from "./text.js";
 
 const most_cells = 128, fewest_cells = 8;
@@ -15,12 +16,14 @@ const most_cells = 128, fewest_cells = 8;
  */
 export async function head_view(place, run, state, how) {
   const { rows: row_texts, columns: column_texts } = run.texts(state.kind);
-  const cross = state.kind === "cross", suffix = how.suffix;
-  const name = `${t("layer")} ${state.layer + 1} · ${t("head")} ${state.head + 1}`;
+  const suffix = how.suffix;
+  const name = title_of({ kind: state.kind, layer: state.layer, head: state.head });
   const base = { kind: state.kind, layer: state.layer, head: state.head };
   const canvas = make("canvas", { id: "map" + suffix, tabindex: 0, role: "img", "aria-label": `${name}. ${t("map_keys")}` });
   const where = make("p", { class: "quiet", id: "where" + suffix });
-  const explain = make("div", { id: "cell" + suffix, "aria-live": "polite" });
+  const explain = make("div", { id: "cell" + suffix, "aria-live": "polite" }, make("p", { class: "quiet" }, t("choose_a_weight")));
+  const mark = make("div", { class: "map-mark", hidden: true });
+  const ramp_end = make("span", {}), under = make("p", { class: "under" });
   const rows_side = make("div", { class: "side-rows" }), columns_side = make("div", { class: "side-columns" });
   /** @type {any} */
   let tile = null;
@@ -28,7 +31,7 @@ export async function head_view(place, run, state, how) {
 
   /** Token texts beside the map: all where there is room, else some with their number. @param {string[]} texts @param {number} begin @param {number} count */
   function labels(texts, begin, count) {
-    const few = 32, every = count <= few && tile.step === 1 ? 1 : Math.ceil(count / 8);
+    const few = 44, every = count <= few && tile.step === 1 ? 1 : Math.ceil(count / 8);
     const list = [];
     for (let n = 0; n < count; n += every) list.push(make("span", {}, `${begin + n * tile.step + 1} ${short(texts[begin + n * tile.step])}`));
     return list;
@@ -36,7 +39,7 @@ export async function head_view(place, run, state, how) {
 
   function fail(/** @type {unknown} */ error) {
     if (error instanceof DOMException && error.name === "AbortError") return;
-    place.replaceChildren(make("div", { class: "card error", role: "alert" }, String(/** @type {Error} */ (error).message)));
+    place.replaceChildren(failure(error));
   }
 
   async function draw() {
@@ -46,19 +49,31 @@ export async function head_view(place, run, state, how) {
     const height = tile.map.length, width = tile.map[0].length;
     const full = largest_of(tile.map);
     paint(canvas, tile.map, full);
-    canvas.style.width = `${Math.min(600, Math.max(160, 26 * width))}px`;
+    const room = Math.max(180, place.clientWidth - 140);  // beside the tokens' names
+    canvas.style.width = `${Math.min(520, room, Math.max(340, 26 * width))}px`;
     const last = (/** @type {number} */ begin, /** @type {number} */ cells, /** @type {number} */ all) => Math.min(all, begin + cells * tile.step);
     where.textContent = `${t("rows")} ${tile.top + 1}–${last(tile.top, height, tile.rows)} / ${tile.rows}, ${t("columns")} ${tile.left + 1}–${last(tile.left, width, tile.columns)} / ${tile.columns}` +
-      (tile.step > 1 ? ` · ${t("a_square_is")} ${tile.step} × ${tile.step}` : "") + ` · ${t("full_colour")} ${show(full)}`;
+      (tile.step > 1 ? ` · ${t("a_square_is")} ${tile.step} × ${tile.step} ${t("weights_small")}` : "");
+    ramp_end.textContent = show(full);
+    draw_mark();
     rows_side.replaceChildren(...labels(row_texts, tile.top, height));
     columns_side.replaceChildren(...labels(column_texts, tile.left, width));
     place.dataset.ready = `${state.kind}.${state.layer}.${state.head}.${tile.step}.${tile.top}.${tile.left}`;
     how.keep();
   }
 
+  /** A frame around the chosen weight, where it is in view. */
+  function draw_mark() {
+    const height = tile.map.length, width = tile.map[0].length;
+    const r = Math.floor((state.row - tile.top) / tile.step), c = Math.floor((state.column - tile.left) / tile.step);
+    mark.hidden = state.row === null || state.column === null || r < 0 || r >= height || c < 0 || c >= width;
+    Object.assign(mark.style, { left: `${(100 * c) / width}%`, top: `${(100 * r) / height}%`, width: `${100 / width}%`, height: `${100 / height}%` });
+  }
+
   async function cell() {
     if (state.row === null || state.column === null || state.row >= row_texts.length || state.column >= column_texts.length) return;
-    cell_view(explain, await run.ask("cell", { ...base, row: state.row, column: state.column }), suffix);
+    draw_mark();
+    cell_view(explain, await run.ask("cell", { ...base, row: state.row, column: state.column }), column_texts, suffix);
     how.keep();
   }
 
@@ -91,6 +106,14 @@ export async function head_view(place, run, state, how) {
     Object.assign(state, { row, column });
     cell().catch(fail);
   });
+  canvas.addEventListener("mousemove", (/** @type {MouseEvent} */ event) => {
+    if (!tile) return;
+    const [row, column] = square(event);
+    const weight = tile.map[Math.floor((row - tile.top) / tile.step)]?.[Math.floor((column - tile.left) / tile.step)];
+    const token = (/** @type {string[]} */ texts, /** @type {number} */ at) => `${visible(texts[at])} (${at + 1})`;
+    under.textContent = `${token(row_texts, row)} → ${token(column_texts, column)}: ${tile.step > 1 ? `${t("up_to")} ` : ""}${show(weight ?? 0)}`;
+  });
+  canvas.addEventListener("mouseleave", () => { under.textContent = ""; });
   canvas.addEventListener("wheel", (/** @type {WheelEvent} */ event) => {
     if (!tile || !event.ctrlKey) return;
     event.preventDefault();
@@ -114,13 +137,14 @@ export async function head_view(place, run, state, how) {
   });
   const button = (/** @type {string} */ id, /** @type {string} */ text, /** @type {() => void} */ action) => make("button", { type: "button", id: id + suffix, onclick: action }, text);
   place.replaceChildren(make("section", { class: "card" },
-    make("h2", {}, `${cross ? t("kind_cross") + " " : ""}${name}`, how.title ? ` · ${how.title}` : ""),
+    make("h2", {}, name, how.title ? ` · ${how.title}` : ""),
     make("div", { class: "row" },
       button("zoom-in", t("zoom_in"), () => around(true)), button("zoom-out", t("zoom_out"), () => around(false)),
-      button("save-png", "PNG", () => save("heed-head.png", canvas.toDataURL("image/png"))),
-      button("save-svg", "SVG", () => save("heed-head.svg", "data:image/svg+xml;charset=utf-8," + encodeURIComponent(drawing(tile.map, name))))),
-    where,
-    make("div", { class: "head-parts" }, make("div", { class: "map-parts" }, rows_side, make("div", {}, columns_side, canvas)), explain)));
+      button("save-png", t("save_png"), () => save("heed-head.png", canvas.toDataURL("image/png"))),
+      button("save-svg", t("save_svg"), () => save("heed-head.svg", "data:image/svg+xml;charset=utf-8," + encodeURIComponent(drawing(tile.map, name))))),
+    where, make("p", { class: "quiet small" }, t("map_keys")),
+    make("div", { class: "head-parts" }, make("div", {}, make("div", { class: "map-parts" }, rows_side, make("div", {}, columns_side, make("div", { class: "map-box" }, canvas, mark))),
+      make("p", { class: "scale" }, "0", make("span", { class: "ramp" }), ramp_end, make("span", {}, `· ${t("map_reading")}`)), under), explain)));
   try {
     await draw();
     await cell();

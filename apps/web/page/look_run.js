@@ -24,8 +24,9 @@ export class Run {
     this.answer = null;
   }
 
-  async look() {
-    this.answer = await ask("/api/look", this.body);
+  /** @param {AbortSignal} [signal] */
+  async look(signal) {
+    this.answer = await ask("/api/look", this.body, signal);
     return this.answer;
   }
 

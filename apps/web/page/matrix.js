@@ -29,6 +29,7 @@ export function matrix(values, options = {}) {
         const strength = Math.min(1, Math.abs(value) / largest);
         const colour = options.kind === "share" || value > 0 ? "--warm" : "--cool";
         cell.style.background = `rgb(var(${colour}) / ${(strength * 0.72).toFixed(3)})`;
+        cell.title = String(value);
       }
       line.append(cell);
       return cell;
@@ -70,7 +71,9 @@ export function matrix(values, options = {}) {
     choose(at[0] + step[0], at[1] + step[1]);
   });
   const head = make("tr", {}, make("th"), Array.from({ length: columns }, (_, j) => make("th", { scope: "col" }, `${options.column ?? ""} ${j + 1}`.trim())));
-  return make("figure", {},
+  const figure = make("figure", {},
     options.caption ? make("figcaption", {}, options.caption) : null,
     make("div", { class: "scroll" }, make("table", { class: "matrix" }, make("thead", {}, head), body)));
+  figure.cells = cells;  // for whoever marks some of them
+  return figure;
 }
