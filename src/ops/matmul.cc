@@ -72,8 +72,8 @@ MatmulProblem checked(Caller function, const View& a, const View& b, const Mutab
     }
     leading_axes(a, b, c, problem);
     check_output(function, "c", c, c.shape(), float_types);
-    check_apart(matmul_name, "c", c, "a", a);
-    check_apart(matmul_name, "c", c, "b", b);
+    check_disjoint(matmul_name, "c", c, "a", a);
+    check_disjoint(matmul_name, "c", c, "b", b);
     const auto finite = [](const char* name, double value) {
         if (!std::isfinite(value)) { refuse(matmul_name, name, "a finite number", std::to_string(value)); }
     };
