@@ -44,8 +44,8 @@ struct Walkthrough {
     std::vector<WalkthroughStep> steps;
     Tensor visible;  ///< u8 [H,T,T]: 1 where the query may see the key
     Tensor kept;     ///< u8 [H,T,T]: 1 where dropout keeps the weight; absent without dropout
-    /// The steps are computed here one by one; the same weights and results from attention_weights() and attend()
-    /// differ from them by at most this.
+    /// The steps are those of the reference; the weights and results that attention_weights() and attend() give for
+    /// the same options differ from them by at most this.
     double largest_difference = 0;
 
     /// The step of that name; nullptr where the calculation has none.

@@ -51,11 +51,11 @@ void move_up(Cache::State& cache, std::int64_t count, std::int64_t by) {
                 float* scales = pool.k_scales(layer, g, cache.table[run], cache.row_of(run, j));
                 if (const float* sink = cache.sink(layer, g, j); sink != nullptr) {
                     std::copy(sink, sink + size, row.begin());
-                    turn_row(*pool.table, j + cache.shift + by, pool.table->attention_factor,
-                             row.data() + pool.rotated_from());
+                    rotate_row(*pool.table, j + cache.shift + by, pool.table->attention_factor,
+                               row.data() + pool.rotated_from());
                 } else {
                     read_kv_row(pool.k_layout, stored, scales, c.head_size, row.data());
-                    turn_row(*pool.table, by, 1, row.data() + pool.rotated_from());
+                    rotate_row(*pool.table, by, 1, row.data() + pool.rotated_from());
                 }
                 write_kv_row(pool.k_layout, row.data(), stored, scales);
             }
@@ -71,14 +71,14 @@ void drop_tokens(const char* function, Cache::State& cache, std::int64_t begin, 
         cache.shrink(begin);
         return;
     }
-    const bool turns = slots && c.rope && !cache.pool->rotate_on_read && begin > 0;
+    const bool rotates = slots && c.rope && !cache.pool->rotate_on_read && begin > 0;
     // A cache of few pages closes its gaps at once; elsewhere only rows that change need a page of their own.
     if (c.pages_per_cache > 0) {
         unshare(function, cache, cache.runs.size());
-    } else if (turns) {
+    } else if (rotates) {
         unshare(function, cache, cache.run_of(begin - 1) + 1);
     }
-    if (turns) { move_up(cache, begin, end - begin); }
+    if (rotates) { move_up(cache, begin, end - begin); }
     cache.cut(begin, end);
     if (slots) { cache.shift += end - begin; }
     if (c.pages_per_cache > 0 || cache.is_scattered()) { cache.compact(function); }
@@ -114,7 +114,7 @@ Tensor stored_rows(const char* function, const Cache::State& cache, std::int64_t
 
 }  // namespace
 
-void turn_row(const RopeTable& table, std::int64_t by, double factor, float* x) {
+void rotate_row(const RopeTable& table, std::int64_t by, double factor, float* x) {
     const std::size_t pairs = table.frequencies.size();
     const bool halves = table.pairing == Pairing::halves;
     for (std::size_t i = 0; i < pairs; ++i) {

@@ -1,38 +1,8 @@
-#include "base/dispatch.h"
-#include "base/place.h"
-#include "base/pool.h"
 #include "cache/cached_step.h"
 #include "ops/kv_transfer.h"
 
-#include <bit>
-#include <cstring>
-
 namespace heed {
 namespace {
-
-constexpr std::int64_t rows_per_task = 64;
-
-/// Row t of head g of [1,G,T,D], as float32.
-void load(const View& x, std::int64_t g, std::int64_t t, float* row) {
-    dispatch_float(x.dtype(), [&]<class T>() {
-        const T* from = x.as<T>() + g * x.stride(1) + t * x.stride(2);
-        const std::int64_t stride = x.stride(3);
-        if (stride == 1) {
-            for (std::int64_t c = 0; c < x.extent(3); ++c) { row[c] = static_cast<float>(from[c]); }
-        } else {
-            for (std::int64_t c = 0; c < x.extent(3); ++c) { row[c] = static_cast<float>(from[c * stride]); }
-        }
-    });
-}
-
-/// Finite: exponent bits not all set.
-bool finite(const float* x, std::int64_t n) {
-    std::uint32_t largest = 0;
-    for (std::int64_t c = 0; c < n; ++c) {
-        largest = std::max(largest, std::bit_cast<std::uint32_t>(x[c]) & 0x7f800000U);
-    }
-    return largest < 0x7f800000U;
-}
 
 /// A scale of infinity would lose the whole row.
 void check_finite(CachedStep& step, const char* name, const View& x) {
@@ -40,8 +10,8 @@ void check_finite(CachedStep& step, const char* name, const View& x) {
     row.resize(std::max(row.size(), static_cast<std::size_t>(x.extent(3))));
     for (std::int64_t g = 0; g < x.extent(1); ++g) {
         for (std::int64_t t = 0; t < x.extent(2); ++t) {
-            load(x, g, t, row.data());
-            if (!finite(row.data(), x.extent(3))) {
+            load_kv_row(x, g, t, row.data());
+            if (!fits_scales(row.data(), x.extent(3))) {
                 refuse(step.function, name, "finite numbers for storage " + std::string(name_of(step.config().storage)),
                        "infinity or NaN in token " + std::to_string(t) + " of head " + std::to_string(g));
             }
@@ -60,62 +30,31 @@ View rotated(Context& context, CachedStep& step, const View& k) {
         rope(context, k, keys, *pool.table, where);
         return keys;
     }
-    for (std::int64_t t = 0; t < k.extent(2); ++t) { load(k, 0, t, keys.as<float>() + t * k.extent(3)); }
+    for (std::int64_t t = 0; t < k.extent(2); ++t) { load_kv_row(k, 0, t, keys.as<float>() + t * k.extent(3)); }
     const MutableView part = keys.slice(3, first, k.extent(3));
     rope(context, part, part, *pool.table, where);
     return keys;
 }
 
-void find_places(CachedStep& step) {
-    std::vector<CachedStep::Place>& places = step.buffers.places;
-    places.clear();
-    places.reserve(static_cast<std::size_t>(step.all_queries()));
+/// Where the new tokens go: rows of the pool, counted through its pages.
+void find_rows(CachedStep& step) {
+    std::vector<std::int32_t>& rows = step.buffers.rows;
+    rows.clear();
+    rows.reserve(static_cast<std::size_t>(step.all_queries()));
     for (std::size_t n = 0; n < step.count(); ++n) {
         const Cache::State& cache = *step.caches[n];
         for (std::int64_t j = step.lengths[n] - step.queries(n); j < step.lengths[n]; ++j) {
             const std::size_t run = cache.run_of(j);
-            places.push_back({cache.table[run], cache.row_of(run, j)});
+            rows.push_back(
+                static_cast<std::int32_t>(cache.table[run] * step.config().page_size + cache.row_of(run, j)));
         }
     }
-}
-
-void write_on_device(Context& context, CachedStep& step, const View& k, const View& v) {
-    std::vector<std::int32_t>& rows = step.buffers.rows;
-    rows.clear();
-    for (const auto& [page, at] : step.buffers.places) {
-        rows.push_back(static_cast<std::int32_t>(page * step.config().page_size + at));
-    }
-    write_kv_rows(context, {.x = k, .to = step.memory().k_rows, .rows = rows});
-    write_kv_rows(context, {.x = v, .to = step.memory().v_rows, .rows = rows});
 }
 
 void write_rows(Context& context, CachedStep& step, const View& k, const View& v) {
-    const CachePool::State& pool = *step.pool;
-    const CacheConfig& c = pool.config;
-    find_places(step);
-    if (c.device.kind != DeviceKind::cpu) { return write_on_device(context, step, k, v); }
-    const std::int64_t tokens = step.all_queries();
-    const std::int64_t blocks = (tokens + rows_per_task - 1) / rows_per_task;
-    const auto lock = detail::pool_of(context).lock();
-    const auto columns = static_cast<std::size_t>(std::max(c.head_size, c.value_size));
-    std::vector<float>& numbers = step.buffers.numbers;  // a row a worker
-    numbers.resize(std::max(numbers.size(), columns * static_cast<std::size_t>(detail::pool_of(context).threads())));
-    auto write = [&](std::int64_t task, int worker) {
-        const std::int64_t g = task % c.kv_heads;
-        const std::int64_t begin = task / c.kv_heads * rows_per_task;
-        float* row = numbers.data() + static_cast<std::size_t>(worker) * columns;
-        for (std::int64_t t = begin; t < std::min(begin + rows_per_task, tokens); ++t) {
-            const auto [page, at] = step.buffers.places[static_cast<std::size_t>(t)];
-            load(k, g, t, row);
-            write_kv_row(pool.k_layout, row, pool.k_row(step.layer, g, page, at),
-                         pool.k_scales(step.layer, g, page, at));
-            if (!v) { continue; }
-            load(v, g, t, row);
-            write_kv_row(pool.v_layout, row, pool.v_row(step.layer, g, page, at),
-                         pool.v_scales(step.layer, g, page, at));
-        }
-    };
-    detail::parallel(detail::pool_of(context), blocks * c.kv_heads, tokens * c.kv_heads > rows_per_task, write);
+    find_rows(step);
+    write_kv_rows(context, {.x = k, .to = step.memory().k_rows, .rows = step.buffers.rows});
+    if (v) { write_kv_rows(context, {.x = v, .to = step.memory().v_rows, .rows = step.buffers.rows}); }
 }
 
 /// Unrotated keys of the first tokens, from which they are rotated anew when a gap behind them moves them up.
@@ -128,7 +67,7 @@ void keep_sinks(const CachedStep& step, const View& k) {
             cache.add_sink(j);
             for (std::int64_t g = 0; g < c.kv_heads; ++g) {
                 float* sink = cache.sink(step.layer, g, j);
-                if (sink != nullptr) { load(k, g, step.cu_q[n] + j - first, sink); }
+                if (sink != nullptr) { load_kv_row(k, g, step.cu_q[n] + j - first, sink); }
             }
         }
     }
@@ -212,7 +151,7 @@ void CacheAppend::undo() noexcept {
 }
 
 CacheAppend::~CacheAppend() {
-    if (!kept_) { undo(); }
+    if (!committed_) { undo(); }
 }
 
 void take_states(CachedStep& step) {

@@ -6,7 +6,7 @@
 #include "base/access.h"
 #include "kernel/kv_pages.h"
 #include "ops/checks.h"
-#include "ops/kv_rows.h"
+#include "ops/kv_transfer.h"
 
 #include <mutex>
 #include <span>
@@ -175,6 +175,6 @@ struct HEED_INTERNAL Cache::State {
 Cache::State& checked_cache(const char* function, const std::string& argument, const Cache* cache);
 
 /// x[0..2*pairs) of a row of float32, rotated from one position to another.
-void turn_row(const RopeTable& table, std::int64_t by, double factor, float* x);
+void rotate_row(const RopeTable& table, std::int64_t by, double factor, float* x);
 
 }  // namespace heed

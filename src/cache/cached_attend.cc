@@ -125,33 +125,18 @@ void attend_in_pages(Context& context, CachedStep& step, const AttentionKernel& 
     attend_pages(context, host ? kernel : choose_attention_kernel(context, step.function, problem), problem);
 }
 
-/// [1,G,S,columns]: the tokens of entries [begin, end), one after the other, without gaps.
-Tensor gather_tokens(Context& context, const CachedStep& step, Range range, const std::vector<std::int64_t>& cu_k,
-                     const KvRows& rows, const KvRowLayout& layout, std::int64_t columns, DType dtype) {
-    const std::int64_t groups = step.config().kv_heads, keys = cu_k.back();
-    Tensor all = Tensor::uninitialised(dtype, {1, groups, keys, columns});
-    const auto lock = detail::pool_of(context).lock();
+/// The tokens of entries [begin, end), one after the other, without gaps: rows of the pool, counted through its pages.
+std::vector<std::int32_t> rows_of_tokens(const CachedStep& step, Range range) {
+    std::vector<std::int32_t> rows;
     for (std::size_t n = range.begin; n < range.end; ++n) {
         const Cache::State& cache = *step.caches[n];
-        const std::int64_t first = cu_k[n - range.begin];
-        const auto runs = static_cast<std::int64_t>(cache.runs.size());
-        detail::parallel(detail::pool_of(context), groups * runs, groups * step.lengths[n] > 256,
-                         [&](std::int64_t task, int) {
-                             const std::int64_t g = task % groups;
-                             const auto run = static_cast<std::size_t>(task / groups);
-                             std::vector<float> row(static_cast<std::size_t>(columns));
-                             for (std::int64_t at = cache.runs[run].begin; at < cache.runs[run].end; ++at) {
-                                 const std::int64_t j = cache.runs[run].first + at - cache.runs[run].begin;
-                                 if (j >= step.lengths[n]) { break; }
-                                 const std::int64_t target = (g * keys + first + j) * columns;
-                                 float* numbers = dtype == DType::f32 ? all.as<float>() + target : row.data();
-                                 read_kv_row(layout, row_of(rows, g, cache.table[run], at),
-                                             scales_of(rows, g, cache.table[run], at), columns, numbers);
-                                 if (dtype == DType::f64) { std::ranges::copy(row, all.as<double>() + target); }
-                             }
-                         });
+        for (std::int64_t j = 0; j < step.lengths[n]; ++j) {
+            const std::size_t run = cache.run_of(j);
+            rows.push_back(
+                static_cast<std::int32_t>(cache.table[run] * step.config().page_size + cache.row_of(run, j)));
+        }
     }
-    return all;
+    return rows;
 }
 
 void attend_dense(Context& context, const CachedStep& step, const AttentionProblem& whole, Range range) {
@@ -167,9 +152,14 @@ void attend_dense(Context& context, const CachedStep& step, const AttentionProbl
         step.caches[n]->fill_positions(std::span(positions).last(static_cast<std::size_t>(step.lengths[n])));
     }
     const DType dtype = whole.q.dtype() == DType::f64 ? DType::f64 : DType::f32;
-    Tensor k = gather_tokens(context, step, range, cu_k, step.memory().k_rows, step.pool->k_layout, c.head_size, dtype);
-    const Tensor v =
-        gather_tokens(context, step, range, cu_k, step.memory().v_rows, step.pool->v_layout, c.value_size, dtype);
+    const std::vector<std::int32_t> tokens = rows_of_tokens(step, range);
+    const auto gathered = [&](const KvRows& from, std::int64_t columns) {
+        Tensor all = Tensor::uninitialised(dtype, {1, c.kv_heads, cu_k.back(), columns});
+        gather_kv_rows(context, {.from = from, .rows = tokens, .out = all});
+        return all;
+    };
+    Tensor k = gathered(step.memory().k_rows, c.head_size);
+    const Tensor v = gathered(step.memory().v_rows, c.value_size);
     Tensor q = Tensor::uninitialised(dtype, {1, whole.heads, cu_q.back(), c.head_size});
     const std::int64_t first = step.cu_q[range.begin], last = step.cu_q[range.end];
     copy_rows(whole.q.slice(2, first, last), q);
@@ -177,14 +167,14 @@ void attend_dense(Context& context, const CachedStep& step, const AttentionProbl
         if (step.lengths[n] == 0) { continue; }
         // The table that this length asks for, for the queries and all keys alike.
         const RopeTable table = rope_table(*c.rope, step.caches[n]->position(step.lengths[n] - 1) + 1);
-        const auto turn = [&](Tensor& x, std::int64_t begin, std::int64_t end, const std::int64_t* where) {
+        const auto rotate = [&](Tensor& x, std::int64_t begin, std::int64_t end, const std::int64_t* where) {
             if (begin == end) { return; }
             const MutableView part = x.view().slice(2, begin, end).slice(3, step.pool->rotated_from(), c.head_size);
             rope(context, part, part, table, {.positions = View(DType::i64, where, Shape{1, end - begin})});
         };
         const std::size_t entry = n - range.begin;
-        turn(k, cu_k[entry], cu_k[entry + 1], positions.data() + cu_k[entry]);
-        turn(q, cu_q[entry], cu_q[entry + 1], step.positions.data() + step.cu_q[n]);
+        rotate(k, cu_k[entry], cu_k[entry + 1], positions.data() + cu_k[entry]);
+        rotate(q, cu_q[entry], cu_q[entry + 1], step.positions.data() + step.cu_q[n]);
     }
     AttentionOptions options = whole.options;
     options.scale = whole.scale;
@@ -202,16 +192,16 @@ void attend_dense(Context& context, const CachedStep& step, const AttentionProbl
 View rotated_queries(Context& context, CachedStep& step, const View& q) {
     const CachePool::State& pool = *step.pool;
     if (!pool.table || q.shape().elements() == 0) { return q; }
-    const MutableView turned = step.buffers.q.view(q.dtype(), q.shape());
+    const MutableView rotated = step.buffers.q.view(q.dtype(), q.shape());
     const RopeOptions where{.positions = integers(step.rope_positions, {1, step.all_queries()})};
     if (pool.rotated_from() == 0) {
-        rope(context, q, turned, *pool.table, where);
-        return turned;
+        rope(context, q, rotated, *pool.table, where);
+        return rotated;
     }
-    copy_rows(q, turned);
-    const MutableView part = turned.slice(3, pool.rotated_from(), q.extent(3));
+    copy_rows(q, rotated);
+    const MutableView part = rotated.slice(3, pool.rotated_from(), q.extent(3));
     rope(context, part, part, *pool.table, where);
-    return turned;
+    return rotated;
 }
 
 void refuse_given(const char* function, const AttentionOptions& o) {
@@ -323,7 +313,7 @@ void attend_step(Context& context, CachedStep& step, const View& q, const View& 
                                               outputs, options);
     for (const auto& [name, input] : {std::pair("k", k), std::pair("v", v)}) {
         for (const auto& [output_name, output] : {std::pair("out", outputs.out), std::pair("lse", outputs.lse)}) {
-            check_apart(step.function, output_name, output, name, input);
+            check_disjoint(step.function, output_name, output, name, input);
         }
     }
     // Complains now rather than with the tokens in.

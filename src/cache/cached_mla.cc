@@ -25,10 +25,10 @@ void cached_mla_attend(Context& context, const CacheBatch& batch, const View& q,
                                                    {"bias", options.bias},
                                                    {"allow", options.allow}};
     for (const auto& [name, input] : inputs) {
-        check_apart(function, "out", out, name, input);
-        check_apart(function, "lse", lse, name, input);
+        check_disjoint(function, "out", out, name, input);
+        check_disjoint(function, "lse", lse, name, input);
     }
-    check_apart(function, "lse", lse, "out", out);
+    check_disjoint(function, "lse", lse, "out", out);
     if (appends) { check_rows(step, "rows", rows, {}, q.dtype()); }
 
     const DType wide = q.dtype() == DType::f64 ? DType::f64 : DType::f32;

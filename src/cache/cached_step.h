@@ -59,11 +59,6 @@ struct CachedStep {
     std::vector<std::int64_t> positions{};       ///< [T]: of the new tokens, for masks
     std::vector<std::int64_t> rope_positions{};  ///< [T]: for rotation
 
-    /// Where a token of the call belongs.
-    struct Place {
-        std::int32_t page = 0;
-        std::int64_t row = 0;
-    };
     /// A cache before the call.
     struct Before {
         std::int64_t tokens = 0, written = 0, next = 0;
@@ -73,7 +68,6 @@ struct CachedStep {
         std::vector<std::int32_t> pages{}, references{}, rows{};
         std::vector<Cache::State::Needs> needs{};
         std::vector<Before> before{};
-        std::vector<Place> places{};
         std::vector<Way> ways{};
         std::vector<std::size_t> candidates{};
         std::vector<char> done{};
@@ -115,13 +109,13 @@ public:
     ~CacheAppend();
     CacheAppend(const CacheAppend&) = delete;
     CacheAppend& operator=(const CacheAppend&) = delete;
-    void keep() noexcept { kept_ = true; }
+    void keep() noexcept { committed_ = true; }
 
 private:
     void take_pages();
     void undo() noexcept;
     CachedStep& step_;
-    bool kept_ = false;
+    bool committed_ = false;
 };
 /// A context of the device where the caches are, or refuse.
 void check_device(const Context& context, const CachedStep& step);

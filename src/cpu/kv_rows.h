@@ -183,7 +183,7 @@ struct Bf16Rows {
 /// Two columns that share 32 bits are split by a shift and a mask, at half the cost of widening them, and come to lie
 /// in different registers of L.
 template <int L>
-struct PartedRows : Bf16Rows {
+struct SplitRows : Bf16Rows {
     static constexpr int columns = 2 * L;  ///< that keep to two registers
 
     template <class Isa, int Lanes>
@@ -252,7 +252,7 @@ struct PairRows : FloatRows {
 
 /// Values of two keys at a time as pairs of bf16. Weaving them within quarters of a register is cheap, and leaves their
 /// columns in an order of its own.
-struct WovenRows : Bf16Rows {
+struct InterleavedRows : Bf16Rows {
     using Product = Bf16Product;
     static constexpr int columns = 32;  ///< that are interleaved together
 
@@ -281,7 +281,7 @@ struct RowRun {
 /// Asks for keys and values that are needed soon, a few lines at a time between products: two streams in the order
 /// of their addresses. The rate is what makes it fast: a row at once, or keys during one half of the work and
 /// values during the other, came out 10 to 30 % slower.
-class FetchAhead {
+class RowPrefetch {
     struct Cursor {
         const char* row = nullptr;
         std::int64_t step = 0, bytes = 0, offset = 0;

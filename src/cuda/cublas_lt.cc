@@ -270,7 +270,7 @@ const char* cublas_lt_declines(const LinearProblem& problem) {
     const MatmulProblem& p = problem.product;
     if (p.a.dtype != p.b.dtype) { return "two types in one product"; }
     if (p.c.dtype != p.a.dtype && (p.c.dtype != DType::f32 || p.a.dtype == DType::f64)) { return "type of the result"; }
-    if (p.kept.elements != 1 || p.summed.elements != 1) { return "several matrices"; }
+    if (p.outer.elements != 1 || p.summed.elements != 1) { return "several matrices"; }
     if (p.rows < 1 || p.columns < 1 || p.depth < 1) { return "nothing to multiply"; }
     if (p.rows >= most || p.columns >= most || p.depth >= most) { return "too large"; }
     if (!lies_evenly(p.a, p.rows, p.depth) || !lies_evenly(p.b, p.depth, p.columns) || p.c.column_stride != 1 ||

@@ -302,7 +302,7 @@ __global__ void __launch_bounds__(row_threads) multiply_matrices(const __grid_co
     __shared__ A a[product_depth][product_tile + 4], b[product_depth][product_tile + 4];
     const std::int64_t column_tiles = (p.columns + product_tile - 1) / product_tile;
     const std::int64_t tiles = column_tiles * ((p.rows + product_tile - 1) / product_tile);
-    const MatmulOffsets kept = place_of(p.kept, blockIdx.x / tiles);
+    const MatmulOffsets kept = place_of(p.outer, blockIdx.x / tiles);
     const std::int64_t first_row = blockIdx.x % tiles / column_tiles * product_tile;
     const std::int64_t first_column = blockIdx.x % tiles % column_tiles * product_tile;
     const int thread = static_cast<int>(threadIdx.x), in_rows = thread / 16 * 4, in_columns = thread % 16 * 4;
@@ -436,7 +436,7 @@ void launch_dropout(void* stream, const DropoutProblem& p, bool wide) {
 }
 void launch_linear(void* stream, const LinearProblem& problem, bool wide) {
     const MatmulProblem& p = problem.product;
-    const std::int64_t blocks = p.kept.elements * ((p.rows + product_tile - 1) / product_tile) *
+    const std::int64_t blocks = p.outer.elements * ((p.rows + product_tile - 1) / product_tile) *
                                 ((p.columns + product_tile - 1) / product_tile);
     in_type(wide, [&](auto type) {
         multiply_matrices<decltype(type)>

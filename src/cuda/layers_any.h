@@ -20,7 +20,7 @@ void launch_activation_backward(void* stream, const ActivationProblem& problem, 
 void launch_elementwise(void* stream, const ElementwiseProblem& problem, bool wide);
 /// `memory`: a number for every part and number of the result; null where there are few repeats.
 void launch_sum_leading(void* stream, const SumProblem& problem, void* memory, bool wide);
-/// Also products with axes that are kept and summed, without bias and activation.
+/// Also products with outer and summed axes, without bias and activation.
 void launch_linear(void* stream, const LinearProblem& problem, bool wide);
 void launch_dropout(void* stream, const DropoutProblem& problem, bool wide);
 

@@ -17,7 +17,7 @@ const char* linear_declines(const LinearProblem& problem) {
 }
 
 const char* matmul_declines(const MatmulProblem& p) {
-    const bool many = p.kept.elements * (p.rows / 64 + 1) * (p.columns / 64 + 1) > most_blocks;
+    const bool many = p.outer.elements * (p.rows / 64 + 1) * (p.columns / 64 + 1) > most_blocks;
     return many ? "too large" : nullptr;
 }
 
@@ -39,7 +39,7 @@ const char* few_rows_decline(const LinearProblem& problem) {
     const MatmulProblem& p = problem.product;
     if (problem.wide()) { return "f64"; }
     if (p.rows > few_rows) { return "more than 8 rows"; }
-    if (p.kept.elements != 1 || p.summed.elements != 1) { return "several matrices"; }
+    if (p.outer.elements != 1 || p.summed.elements != 1) { return "several matrices"; }
     if (p.a.column_stride != 1 || p.b.row_stride != 1) { return "numbers of a sum do not lie side by side"; }
     return p.columns / 8 + 1 > most_blocks ? "too large" : nullptr;
 }

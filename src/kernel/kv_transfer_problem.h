@@ -7,11 +7,11 @@
 
 namespace heed {
 
-/// Rows of a cache to and from a tensor [1,G,T,D], for devices whose pages are not read in place: token t is row
-/// rows[t] of each head of the pool, counted through its pages.
+/// Rows of a cache to and from a tensor [1,G,T,D]: token t is row rows[t] of each head of the pool, counted through its
+/// pages.
 struct KvWriteProblem {
     View x;
-    KvRows to;  ///< whose memory is written; f32, bf16 or f16
+    KvRows to;  ///< whose memory is written
     std::span<const std::int32_t> rows;
 };
 struct KvGatherProblem {

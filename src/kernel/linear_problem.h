@@ -7,7 +7,7 @@ namespace heed {
 
 /// A product of two matrices with what a linear layer does to its result: c = activation(alpha a b + beta c + bias).
 struct LinearProblem {
-    MatmulProblem product;  ///< no kept nor summed axes
+    MatmulProblem product;  ///< no outer nor summed axes
     MatrixAddress bias{};   ///< one row of N; null: none
     Activation activation = Activation::none;
     MatrixAddress before{};  ///< what the activation was given, as c; null: not wanted

@@ -13,7 +13,7 @@ struct MatrixAddress {
     std::int64_t column_stride = 0;
 };
 
-/// A checked product: c [M,N] = alpha * sum over `summed` of a [M,K] b [K,N] + beta * c, once for each of `kept`.
+/// A checked product: c [M,N] = alpha * sum over `summed` of a [M,K] b [K,N] + beta * c, once for each of `outer`.
 /// Plain data, because kernels of every instruction set read it.
 struct MatmulProblem {
     /// Axes that all three walk together; a stride of 0 repeats.
@@ -26,7 +26,7 @@ struct MatmulProblem {
 
     std::int64_t rows = 0, columns = 0, depth = 0;  ///< M, N, K
     MatrixAddress a, b, c;
-    Axes kept, summed;
+    Axes outer, summed;
     double alpha = 1, beta = 0;
 };
 

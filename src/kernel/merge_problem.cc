@@ -1,5 +1,7 @@
 #include "kernel/merge_problem.h"
 
+#include "kernel/merge_rule.h"
+
 #include <cmath>
 #include <limits>
 
@@ -14,7 +16,7 @@ void MergeWeights::compute(const MergeProblem& p, std::int64_t row) {
         const View& lses = p.parts[n].lse;
         weight[n] = read_number(lses.dtype(), lses.data(), row_offset(lses, lses.rank(), row));
         seen[n] = weight[n] != -infinite ? 1 : 0;
-        largest = std::isnan(weight[n]) || std::isnan(largest) ? std::nan("") : std::max(largest, weight[n]);
+        largest = merged_logarithm(largest, weight[n]);
     }
     lse = largest;
     if (largest == -infinite) {
@@ -23,7 +25,7 @@ void MergeWeights::compute(const MergeProblem& p, std::int64_t row) {
     }
     double sum = 0;
     for (double& w : weight) {
-        w = std::exp(w - largest);
+        w = merge_weight(w, largest, [](double x) { return std::exp(x); });
         sum += w;
     }
     for (double& w : weight) { w /= sum; }

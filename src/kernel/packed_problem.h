@@ -1,5 +1,6 @@
 #pragma once
 #include "kernel/linear_problem.h"
+#include "kernel/tensor_rows.h"
 
 namespace heed {
 
@@ -8,6 +9,14 @@ namespace heed {
 struct PackedLayout {
     static constexpr std::int64_t panel = 64;
     static constexpr std::int64_t lanes(std::int64_t inputs, bool pairs) { return pairs ? (inputs + 1) / 2 : inputs; }
+};
+
+/// Weights [outputs, inputs] to be laid out so.
+struct PackWeightsProblem {
+    TensorRows weight;
+    std::int64_t outputs = 0, inputs = 0;
+    bool pairs = false;  ///< rounded to bf16
+    std::uint32_t* panels = nullptr;
 };
 
 /// linear of packed weights: product.b is not used.

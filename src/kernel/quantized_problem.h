@@ -1,6 +1,8 @@
 #pragma once
 #include "kernel/linear_problem.h"
 
+#include <cstddef>
+
 namespace heed {
 
 /// How quantised weights lie in memory: outputs in panels of 16, inputs in groups of 32. For each panel, for each
@@ -14,6 +16,17 @@ struct QuantizedLayout {
     static constexpr std::int64_t group_bytes(bool four_bits) {
         return scale_bytes + panel * group / (four_bits ? 2 : 1);
     }
+    /// Of a group of one output in a GGUF file: Q4_0 and Q8_0.
+    static constexpr std::size_t file_block_bytes(bool four_bits) { return four_bits ? 18 : 34; }
+};
+
+/// Memory laid out so.
+struct QuantizedPanels {
+    std::int64_t outputs = 0, inputs = 0;
+    bool four_bits = false;
+    std::uint8_t* data = nullptr;
+
+    std::int64_t groups() const { return (inputs + QuantizedLayout::group - 1) / QuantizedLayout::group; }
 };
 
 /// linear of weights in 8 or 4 bits: product.b is not used.

@@ -3,6 +3,9 @@
 
 #include "base/dispatch.h"
 
+#include <optional>
+#include <span>
+
 namespace heed {
 
 /// A checked rotation by given cosines and sines. Backward is a rotation the other way.
@@ -22,6 +25,13 @@ struct RotateProblem {
         const std::int64_t place = (positions.extent(0) == 1 ? 0 : b) * positions.stride(0) + t * positions.stride(1);
         return read_integer(positions.dtype(), positions.data(), place) * table.stride(1);
     }
+};
+
+/// A checked call of rotary_tables: tables [B,T,n], n the pairs of all axes together.
+struct RotaryTablesProblem {
+    MutableView cosine, sine;
+    std::span<const RotaryAxis> axes;
+    std::optional<Xpos> xpos;
 };
 
 }  // namespace heed

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <numeric>
+#include <span>
+#include <utility>
 
 #include "base/access.h"
 #include "model/run.h"
@@ -127,17 +129,18 @@ struct Packed {
     Tensor ids;        ///< [1,T]
     Tensor positions;  ///< [1,T]
     std::vector<std::int64_t> counts;
-    std::int64_t longest = 0;  ///< new tokens of one sequence
-    std::int64_t length = 0;   ///< of the longest sequence behind the step
+    std::int64_t longest = 0;          ///< new tokens of one sequence
+    std::int64_t length = 0;           ///< of the longest sequence behind the step
+    std::vector<std::int64_t> before;  ///< lengths of the sequences
 };
 
 /// The relative bias of every sequence's new tokens, [N,H,T,S].
-Value step_bias(Tape& tape, const StackRun& run, const Packed& packed, std::span<const std::int64_t> before) {
-    const auto n = static_cast<std::int64_t>(before.size());
+Value step_bias(Tape& tape, const StackRun& run, const Packed& packed) {
+    const auto n = static_cast<std::int64_t>(packed.before.size());
     Tensor queries(DType::i64, {n, packed.longest}), keys(DType::i64, {n, packed.length});
     for (std::int64_t b = 0; b < n; ++b) {
         for (std::int64_t t = 0; t < packed.longest; ++t) {
-            queries.as<std::int64_t>()[b * packed.longest + t] = before[static_cast<std::size_t>(b)] + t;
+            queries.as<std::int64_t>()[b * packed.longest + t] = packed.before[static_cast<std::size_t>(b)] + t;
         }
         for (std::int64_t s = 0; s < packed.length; ++s) { keys.as<std::int64_t>()[b * packed.length + s] = s; }
     }
@@ -157,29 +160,86 @@ Tensor last_rows(Context& context, const Value& x, const Packed& packed) {
     return rows;
 }
 
+std::vector<std::int64_t> checked_counts(const DecodingBatch& batch) {
+    const std::size_t n = batch.sequences.size();
+    const auto total = static_cast<std::int64_t>(batch.tokens.size());
+    std::vector<std::int64_t> counts = batch.counts.empty() ? std::vector<std::int64_t>(n, 1) : batch.counts;
+    const std::int64_t sum = std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
+    if (n == 0 || counts.size() != n || sum != total ||
+        std::ranges::any_of(counts, [](std::int64_t count) { return count < 1; })) {
+        throw Error("[Decoding::step] counts: expected 1 or more of each of " + std::to_string(n) +
+                    " sequences, in all " + std::to_string(total) + ", got " + std::to_string(sum) + " of " +
+                    std::to_string(counts.size()));
+    }
+    return counts;
+}
+
+/// Some layers may have the new tokens: all go back to where they were.
+void take_back(std::vector<Cache>& caches, std::int64_t length) {
+    for (Cache& cache : caches) {
+        const CacheKind kind = cache.pool().config().kind;
+        if (kind == CacheKind::attention || kind == CacheKind::latent) {
+            cache.truncate(std::min(length, cache.length()));
+        }
+    }
+}
+
+Tensor logits_on_host(Context& context, Tape& tape, const Value& logits) {
+    const Value rows = logits.reshape({logits.extent(1), logits.extent(2)});
+    if (!on_host(context)) { return host_copy(context, convert(tape, rows, DType::f32)); }
+    Tensor result = Tensor::uninitialised(DType::f32, rows.shape());
+    convert(context, rows, result.view());
+    return result;
+}
+
+/// The caches of a step: those of each group of layers, and those of the encoder's output.
+struct StepCaches {
+    std::vector<CacheBatch> groups;
+    CacheBatch cross;
+
+    void begin(const std::vector<std::int64_t>& counts) {
+        const auto one = [&](CacheBatch& caches) {
+            caches.tokens = counts;
+            // A token's logits do not depend on who else is in the batch.
+            caches.share = SharedPrefix::never;
+        };
+        for (CacheBatch& caches : groups) { one(caches); }
+        one(cross);
+    }
+};
+
+/// places: the group of each layer, and its number there.
+Value run_layers(Tape& tape, const Stack& stack, std::span<const std::pair<std::size_t, std::int64_t>> places,
+                 AttentionCall self, StepCaches& caches, Value x) {
+    AttentionCall over;
+    over.kernel = self.kernel;
+    over.caches = &caches.cross;
+    over.append = false;
+    for (std::size_t i = 0; i < stack.layers.size(); ++i) {
+        const auto [group, number] = places[i];
+        const BlockLayer& layer = stack.layers[i];
+        caches.groups[group].layer = number;
+        self.caches = &caches.groups[group];
+        caches.cross.layer = static_cast<std::int64_t>(i);
+        x = layer(tape, x, self, layer.has_cross ? &over : nullptr);
+    }
+    return x;
+}
+
 }  // namespace
 
 Tensor Decoding::step(Context& context, const DecodingBatch& batch) {
     const ModelState& m = *detail::Access::state(model_);
-    const auto n = static_cast<std::int64_t>(batch.sequences.size());
     const auto total = static_cast<std::int64_t>(batch.tokens.size());
     Packed packed;
-    packed.counts = batch.counts.empty() ? std::vector<std::int64_t>(static_cast<std::size_t>(n), 1) : batch.counts;
-    const std::int64_t sum = std::accumulate(packed.counts.begin(), packed.counts.end(), std::int64_t{0});
-    if (n == 0 || static_cast<std::int64_t>(packed.counts.size()) != n || sum != total ||
-        std::ranges::any_of(packed.counts, [](std::int64_t count) { return count < 1; })) {
-        throw Error("[Decoding::step] counts: expected 1 or more of each of " + std::to_string(n) +
-                    " sequences, in all " + std::to_string(total) + ", got " + std::to_string(sum) + " of " +
-                    std::to_string(packed.counts.size()));
-    }
+    packed.counts = checked_counts(batch);
     packed.ids = read_ids("tokens", View(batch.tokens.data(), {1, total}), m.config.vocab);
     packed.positions = Tensor(DType::i64, {1, total});
-    std::vector<std::int64_t> before;
     std::int64_t at = 0;
     for (std::size_t b = 0; b < batch.sequences.size(); ++b) {
         const CachedSequence& sequence = *batch.sequences[b];
         if (!sequence) { throw Error("[Decoding::step] sequences: expected ones that create made, got an empty one"); }
-        before.push_back(sequence.length());
+        packed.before.push_back(sequence.length());
         for (std::int64_t t = 0; t < packed.counts[b]; ++t) {
             packed.positions.as<std::int64_t>()[at++] = sequence.first_position_ + sequence.length() + t;
         }
@@ -193,66 +253,34 @@ Tensor Decoding::step(Context& context, const DecodingBatch& batch) {
     StackRun run{.model = m, .config = m.config.decoder, .stack = m.graph.decoder, .options = plan};
     run.ids = packed.ids.view();
     Value x = embed(tape, run, packed.positions.view());
-
-    std::vector<CacheBatch> caches(groups_.size());
-    for (std::size_t g = 0; g < groups_.size(); ++g) {
-        for (CachedSequence* sequence : batch.sequences) { caches[g].caches.push_back(&sequence->caches_[g]); }
-        caches[g].tokens = packed.counts;
-        // A token's logits do not depend on who else is in the batch.
-        caches[g].share = SharedPrefix::never;
-    }
-    CacheBatch cross;
-    cross.tokens = packed.counts;
-    cross.share = SharedPrefix::never;
+    AttentionCall call;
+    call.causal = m.config.decoder.causal;
+    call.positions = packed.positions.view();
+    call.length = packed.length;
+    call.rotate_in_cache = options_.rotate_in_cache;
+    call.kernel = options_.kernel;
+    const std::vector<double>& alibi = m.graph.decoder.alibi;
+    if (!alibi.empty()) { call.alibi = View(alibi.data(), {static_cast<std::int64_t>(alibi.size())}); }
+    if (m.config.decoder.positions.kind == PositionKind::relative) { call.bias = step_bias(tape, run, packed); }
+    StepCaches caches{.groups = std::vector<CacheBatch>(groups_.size()), .cross = {}};
     for (CachedSequence* sequence : batch.sequences) {
-        if (!sequence->cross_.empty()) { cross.caches.push_back(&sequence->cross_[0]); }
+        for (std::size_t g = 0; g < groups_.size(); ++g) { caches.groups[g].caches.push_back(&sequence->caches_[g]); }
+        if (!sequence->cross_.empty()) { caches.cross.caches.push_back(&sequence->cross_[0]); }
     }
-    AttentionCall self;
-    self.causal = m.config.decoder.causal;
-    self.positions = packed.positions.view();
-    self.length = packed.length;
-    self.rotate_in_cache = options_.rotate_in_cache;
-    self.kernel = options_.kernel;
-    if (!m.graph.decoder.alibi.empty()) {
-        self.alibi = View(m.graph.decoder.alibi.data(), {static_cast<std::int64_t>(m.graph.decoder.alibi.size())});
-    }
-    if (m.config.decoder.positions.kind == PositionKind::relative) { self.bias = step_bias(tape, run, packed, before); }
-    AttentionCall over;
-    over.kernel = options_.kernel;
-    over.caches = &cross;
-    over.append = false;
+    caches.begin(packed.counts);
     try {
-        for (std::size_t i = 0; i < m.graph.decoder.layers.size(); ++i) {
-            const auto [group, layer] = places_[i];
-            caches[group].layer = layer;
-            self.caches = &caches[group];
-            cross.layer = static_cast<std::int64_t>(i);
-            x = m.graph.decoder.layers[i](tape, x, self, m.graph.decoder.layers[i].has_cross ? &over : nullptr);
-        }
+        x = run_layers(tape, m.graph.decoder, places_, call, caches, x);
     } catch (...) {
-        // Some layers may have the new tokens: all go back to where they were.
         for (std::size_t b = 0; b < batch.sequences.size(); ++b) {
-            for (Cache& cache : batch.sequences[b]->caches_) {
-                if (cache.pool().config().kind == CacheKind::attention ||
-                    cache.pool().config().kind == CacheKind::latent) {
-                    cache.truncate(std::min(before[b], cache.length()));
-                }
-            }
+            take_back(batch.sequences[b]->caches_, packed.before[b]);
         }
         throw;
     }
     for (std::size_t b = 0; b < batch.sequences.size(); ++b) { batch.sequences[b]->length_ += packed.counts[b]; }
-    if (!batch.all_logits && total > n) {
-        Tensor rows = last_rows(context, x, packed);
-        x = tape.constant(std::move(rows));
+    if (!batch.all_logits && total > static_cast<std::int64_t>(batch.sequences.size())) {
+        x = tape.constant(last_rows(context, x, packed));
     }
-    x = run.stack.final_norm(tape, x);
-    const Value logits = model_logits(tape, m, x);
-    const Value rows = logits.reshape({logits.extent(1), logits.extent(2)});
-    if (!on_host(context)) { return host_copy(context, convert(tape, rows, DType::f32)); }
-    Tensor result = Tensor::uninitialised(DType::f32, rows.shape());
-    convert(context, rows, result.view());
-    return result;
+    return logits_on_host(context, tape, model_logits(tape, m, run.stack.final_norm(tape, x)));
 }
 
 }  // namespace heed

@@ -206,111 +206,153 @@ Value embed(Tape& tape, const StackRun& run, const View& positions) {
     return dropout(tape, x, plan.p, plan.seed, plan.offset + (&run.config == &c.encoder ? 0U : 1U));
 }
 
-Value run_stack(Tape& tape, const StackRun& run) {
-    const PositionConfig& p = run.config.positions;
-    const std::int64_t tokens = run.ids.extent(1);
-    Tensor made;
-    View positions = run.positions;
-    if (!positions && run.packed) { positions = run.packed->positions.view(); }
-    if (!positions) {
-        made = p.skip_padding >= 0 ? positions_without_padding(run.ids, p.skip_padding) : counted(tokens);
-        positions = made.view();
-    }
-    check_head_factors("head_factors", run.head_factors, run.stack, false);
-    check_head_factors("head_factors.cross", run.cross_head_factors, run.stack, true);
-    Value x = embed(tape, run, positions);
-    Context& context = tape.context();
-    if (run.hidden != nullptr) { run.hidden->push_back(hidden_for_capture(context, run, x)); }
+namespace {
 
-    // What the calls of all layers see, until the way back is done.
-    struct Keep {
-        Tensor positions, mask, allow, lengths, by_mask, memory_mask;
-        std::vector<double> alibi;
-    };
-    auto keep = std::make_shared<Keep>();
-    tape.keep(keep);
-    keep->positions = Tensor::copy_of(positions);
-    AttentionCall self;
+/// What the calls of all layers see, until the way back is done.
+struct SharedInputs {
+    Tensor positions, mask, allow, lengths, by_mask, memory_mask;
+    std::vector<double> alibi;
+};
+
+/// The calls of a stack's layers, with what they share filled in.
+struct StackCalls {
+    std::shared_ptr<SharedInputs> shared = std::make_shared<SharedInputs>();
+    AttentionCall self, over;
+    Value relative;                           ///< may be absent
+    std::shared_ptr<const Tensor> kept_bias;  ///< on the host, where inputs are captured
+};
+
+Tensor made_positions(const StackRun& run) {
+    const std::int64_t padding = run.config.positions.skip_padding;
+    return padding >= 0 ? positions_without_padding(run.ids, padding) : counted(run.ids.extent(1));
+}
+
+void set_mask(Context& context, const StackRun& run, StackCalls& calls) {
+    if (!run.mask) { return; }
+    SharedInputs& shared = *calls.shared;
+    shared.mask = Tensor::copy_of(run.mask);
+    shared.allow = placed(context, shared.mask.clone());
+    calls.self.allow = as_keys(shared.allow.view());
+    shared.lengths = lengths_of(shared.mask.view());
+    if (shared.lengths) { calls.self.lengths = shared.lengths.view(); }
+}
+
+/// ALiBi or a relative bias.
+void set_bias(Tape& tape, const StackRun& run, StackCalls& calls) {
+    const PositionConfig& p = run.config.positions;
+    SharedInputs& shared = *calls.shared;
+    if (p.kind == PositionKind::alibi) {
+        shared.alibi = run.stack.alibi;
+        calls.self.alibi = View(shared.alibi.data(), {static_cast<std::int64_t>(shared.alibi.size())});
+        if (run.mask) {
+            shared.by_mask = counted_by_mask(shared.mask.view());
+            calls.self.alibi_positions = shared.by_mask.view();
+        }
+    }
+    if (p.kind != PositionKind::relative) { return; }
+    const std::int64_t reach = run.packed ? run.packed->longest : run.ids.extent(1);
+    calls.relative = relative_bias(tape, run.stack.relative.on(tape), reach, reach, {.buckets = p.buckets});
+    if (run.inputs != nullptr) {
+        calls.kept_bias = std::make_shared<const Tensor>(host_copy(tape.context(), calls.relative));
+    }
+}
+
+StackCalls stack_calls(Tape& tape, const StackRun& run, const View& positions) {
+    StackCalls calls;
+    tape.keep(calls.shared);
+    SharedInputs& shared = *calls.shared;
+    shared.positions = Tensor::copy_of(positions);
+    AttentionCall& self = calls.self;
     self.causal = run.config.causal;
-    self.positions = keep->positions.view();
-    self.length = longest(keep->positions.view());
+    self.positions = shared.positions.view();
+    self.length = longest(shared.positions.view());
     self.kernel = run.options.kernel;
     self.dropout = run.options.dropout;
     if (run.packed) {
         tape.keep(run.packed);
         self.packed = run.packed->rows();
     }
-    if (run.mask) {
-        keep->mask = Tensor::copy_of(run.mask);
-        keep->allow = placed(context, keep->mask.clone());
-        self.allow = as_keys(keep->allow.view());
-        keep->lengths = lengths_of(keep->mask.view());
-        if (keep->lengths) { self.lengths = keep->lengths.view(); }
-    }
-    if (p.kind == PositionKind::alibi) {
-        keep->alibi = run.stack.alibi;
-        self.alibi = View(keep->alibi.data(), {static_cast<std::int64_t>(keep->alibi.size())});
-        if (run.mask) {
-            keep->by_mask = counted_by_mask(keep->mask.view());
-            self.alibi_positions = keep->by_mask.view();
-        }
-    }
-    Value relative;
-    if (p.kind == PositionKind::relative) {
-        const std::int64_t reach = run.packed ? run.packed->longest : tokens;
-        relative = relative_bias(tape, run.stack.relative.on(tape), reach, reach, {.buckets = p.buckets});
-    }
-    std::shared_ptr<const Tensor> kept_bias;
-    if (relative && run.inputs != nullptr) { kept_bias = std::make_shared<const Tensor>(host_copy(context, relative)); }
-    AttentionCall over;
+    set_mask(tape.context(), run, calls);
+    set_bias(tape, run, calls);
+    AttentionCall& over = calls.over;
     over.kernel = run.options.kernel;
     over.dropout = run.options.dropout;
     if (run.memory_mask) {
-        keep->memory_mask = placed(context, Tensor::copy_of(run.memory_mask));
-        over.allow = as_keys(keep->memory_mask.view());
+        shared.memory_mask = placed(tape.context(), Tensor::copy_of(run.memory_mask));
+        over.allow = as_keys(shared.memory_mask.view());
     }
+    return calls;
+}
+
+/// One whose inner results are computed anew on the way back.
+Value recomputed_layer(Tape& tape, const StackRun& run, const StackCalls& calls, const BlockLayer& layer,
+                       const Value& x) {
+    const auto block = [&layer, self = calls.self, over = calls.over, keep = calls.shared](Tape& on,
+                                                                                           std::span<const Value> in) {
+        AttentionCall mine = self, other = over;
+        mine.bias = in.size() > 1 ? in[1] : Value();
+        other.memory = in.size() > 2 ? in[2] : Value();
+        return layer(on, in[0], mine, layer.has_cross ? &other : nullptr);
+    };
+    const std::vector<Value> inputs = {x, calls.relative, run.memory};
+    return tape.recompute(inputs, block);
+}
+
+/// One that also hands out what the run asks to see of it.
+Value captured_layer(Tape& tape, const StackRun& run, StackCalls& calls, const BlockLayer& layer, const Value& x) {
+    Tensor weights, cross_weights;
+    AttentionInputs inputs, cross_inputs;
+    AttentionCall &self = calls.self, &over = calls.over;
+    self.bias = calls.relative;
+    over.memory = run.memory;
+    if (run.attention != nullptr) { self.weights = &weights; }
+    if (run.cross != nullptr) { over.weights = &cross_weights; }
+    if (run.inputs != nullptr) { self.inputs = &inputs; }
+    if (run.cross_inputs != nullptr) { over.inputs = &cross_inputs; }
+    const Value out = layer(tape, x, self, layer.has_cross ? &over : nullptr);
+    if (run.attention != nullptr) { run.attention->push_back(std::move(weights)); }
+    if (run.cross != nullptr && layer.has_cross) { run.cross->push_back(std::move(cross_weights)); }
+    if (inputs && calls.kept_bias) {
+        inputs.bias = calls.kept_bias;
+        inputs.options.bias = calls.kept_bias->view();
+    }
+    if (run.inputs != nullptr) { run.inputs->push_back(std::move(inputs)); }
+    if (run.cross_inputs != nullptr && layer.has_cross) { run.cross_inputs->push_back(std::move(cross_inputs)); }
+    return out;
+}
+
+}  // namespace
+
+Value run_stack(Tape& tape, const StackRun& run) {
+    Tensor made;
+    View positions = run.positions;
+    if (!positions && run.packed) { positions = run.packed->positions.view(); }
+    if (!positions) {
+        made = made_positions(run);
+        positions = made.view();
+    }
+    check_head_factors("head_factors", run.head_factors, run.stack, false);
+    check_head_factors("head_factors.cross", run.cross_head_factors, run.stack, true);
+    Value x = embed(tape, run, positions);
+    const auto capture = [&] {
+        if (run.hidden != nullptr) { run.hidden->push_back(hidden_for_capture(tape.context(), run, x)); }
+    };
+    capture();
+    StackCalls calls = stack_calls(tape, run, positions);
     const std::uint32_t first_place = &run.config == &run.model.config.encoder ? 16U : 16U + 4096U;
     for (std::size_t i = 0; i < run.stack.layers.size(); ++i) {
         const BlockLayer& layer = run.stack.layers[i];
-        self.place = over.place = first_place + 2 * static_cast<std::uint32_t>(i);
-        ++over.place;
-        self.head_factors = factors_of_layer(run.head_factors, i, layer.attention.config.outputs());
-        over.head_factors = factors_of_layer(run.cross_head_factors, i, layer.has_cross ? layer.cross.config.heads : 0);
-        const auto block = [&layer, self, over, keep](Tape& on, std::span<const Value> in) {
-            AttentionCall mine = self, other = over;
-            mine.bias = in.size() > 1 ? in[1] : Value();
-            other.memory = in.size() > 2 ? in[2] : Value();
-            return layer(on, in[0], mine, layer.has_cross ? &other : nullptr);
-        };
-        if (run.options.recompute && tape.recording()) {
-            const std::vector<Value> inputs = {x, relative, run.memory};
-            x = tape.recompute(inputs, block);
-        } else {
-            Tensor weights, cross_weights;
-            AttentionInputs inputs, cross_inputs;
-            self.bias = relative;
-            over.memory = run.memory;
-            if (run.attention != nullptr) { self.weights = &weights; }
-            if (run.cross != nullptr) { over.weights = &cross_weights; }
-            if (run.inputs != nullptr) { self.inputs = &inputs; }
-            if (run.cross_inputs != nullptr) { over.inputs = &cross_inputs; }
-            x = layer(tape, x, self, layer.has_cross ? &over : nullptr);
-            if (run.attention != nullptr) { run.attention->push_back(std::move(weights)); }
-            if (run.cross != nullptr && layer.has_cross) { run.cross->push_back(std::move(cross_weights)); }
-            if (inputs && kept_bias) {
-                inputs.bias = kept_bias;
-                inputs.options.bias = kept_bias->view();
-            }
-            if (run.inputs != nullptr) { run.inputs->push_back(std::move(inputs)); }
-            if (run.cross_inputs != nullptr && layer.has_cross) {
-                run.cross_inputs->push_back(std::move(cross_inputs));
-            }
-        }
-        const bool last = i + 1 == run.stack.layers.size();
-        if (run.hidden != nullptr && !last) { run.hidden->push_back(hidden_for_capture(context, run, x)); }
+        calls.self.place = first_place + 2 * static_cast<std::uint32_t>(i);
+        calls.over.place = calls.self.place + 1;
+        calls.self.head_factors = factors_of_layer(run.head_factors, i, layer.attention.config.outputs());
+        calls.over.head_factors =
+            factors_of_layer(run.cross_head_factors, i, layer.has_cross ? layer.cross.config.heads : 0);
+        x = run.options.recompute && tape.recording() ? recomputed_layer(tape, run, calls, layer, x)
+                                                      : captured_layer(tape, run, calls, layer, x);
+        if (i + 1 < run.stack.layers.size()) { capture(); }
     }
     x = run.stack.final_norm(tape, x);
-    if (run.hidden != nullptr) { run.hidden->push_back(hidden_for_capture(context, run, x)); }
+    capture();
     return x;
 }
 

@@ -67,7 +67,7 @@ void backward(Context& context, const char* name, Activation activation, const B
     check_in_place(function, views.dgate, {views.gate, views.up, views.dout});
     check_in_place(function, views.dup, {views.gate, views.up, views.dout});
     if (views.dgate.view && views.dup.view) {
-        check_apart(function, views.dup.name, views.dup.view, views.dgate.name, views.dgate.view);
+        check_disjoint(function, views.dup.name, views.dup.view, views.dgate.name, views.dgate.view);
     }
     problem.dout = rows_of(views.dout.view);
     problem.dgate = rows_of(views.dgate.view);

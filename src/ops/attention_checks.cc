@@ -231,7 +231,7 @@ struct AttentionChecker {
         if (lse) {
             check_output(function, "lse", lse, row_shape(), {DType::f32, DType::f64});
             apart("lse", lse, {});
-            check_apart(function, "lse", lse, "out", written);
+            check_disjoint(function, "lse", lse, "out", written);
         }
         problem.out = out;
         problem.lse = lse;
@@ -240,7 +240,7 @@ struct AttentionChecker {
     void apart(const char* name, const View& output, std::initializer_list<View> more_inputs) const {
         const AttentionOptions& o = problem.options;
         const auto check = [&](const char* input, const View& view) {
-            if (view) { check_apart(function, name, output, input, view); }
+            if (view) { check_disjoint(function, name, output, input, view); }
         };
         check("q", problem.q);
         check("k", problem.k);
@@ -346,7 +346,7 @@ AttentionProblem checked_backward(Caller function, const AttentionBackwardInputs
                                    gradients.dbias, gradients.dsinks, gradients.dalibi_slopes};
     const char* names[] = {"dq", "dk", "dv", "dbias", "dsinks", "dalibi_slopes"};
     for (int a = 0; a < 6; ++a) {
-        for (int b = 0; b < a; ++b) { check_apart(function, names[a], outputs[a], names[b], outputs[b]); }
+        for (int b = 0; b < a; ++b) { check_disjoint(function, names[a], outputs[a], names[b], outputs[b]); }
     }
     p.forward_out = out;
     p.forward_lse = lse;

@@ -98,8 +98,8 @@ void check_output(Caller function, const char* argument, const View& output, con
     }
 }
 
-void check_apart(const char* function, std::string_view argument, const View& output, std::string_view other_name,
-                 const View& other) {
+void check_disjoint(const char* function, std::string_view argument, const View& output, std::string_view other_name,
+                    const View& other) {
     if (overlaps(output, other)) {
         refuse(function, std::string(argument), "memory apart from " + std::string(other_name), "an overlap");
     }

@@ -46,7 +46,7 @@ void check_cumulative(Caller function, const char* argument, const View& cumulat
 void check_output(Caller function, const char* argument, const View& output, const Shape& shape,
                   std::initializer_list<DType> allowed);
 /// An output shares no memory with another tensor, or refuse. Absent ones share none.
-void check_apart(const char* function, std::string_view argument, const View& output, std::string_view other_name,
-                 const View& other);
+void check_disjoint(const char* function, std::string_view argument, const View& output, std::string_view other_name,
+                    const View& other);
 
 }  // namespace heed

@@ -1,7 +1,7 @@
 #include <heed/convert_heads.h>
 
-#include "base/dispatch.h"
 #include "ops/attention_checks.h"
+#include "reference/convert_heads.h"
 
 namespace heed {
 
@@ -20,28 +20,11 @@ void pool_heads(const View& weight, std::int64_t heads, std::int64_t kv_heads, c
     if (kv_heads < 1 || heads % kv_heads != 0) {
         refuse(function, "kv_heads", "a divisor of " + std::to_string(heads) + " heads", std::to_string(kv_heads));
     }
-    const std::int64_t group = heads / kv_heads;
-    const std::int64_t size = rows / heads;
     Shape shape = weight.shape();
-    shape[0] = kv_heads * size;
+    shape[0] = kv_heads * (rows / heads);
     check_output(function, "pooled", pooled, shape, float_types);
-    check_apart(function, "pooled", pooled, "weight", weight);
-
-    const bool matrix = weight.rank() == 2;
-    for (std::int64_t g = 0; g < kv_heads; ++g) {
-        for (std::int64_t d = 0; d < size; ++d) {
-            for (std::int64_t column = 0; column < (matrix ? weight.extent(1) : 1); ++column) {
-                double sum = 0;
-                for (std::int64_t h = g * group; h < (g + 1) * group; ++h) {
-                    sum += read_number(weight.dtype(), weight.data(),
-                                       (h * size + d) * weight.stride(0) + (matrix ? column * weight.stride(1) : 0));
-                }
-                write_number(pooled.dtype(), pooled.data(),
-                             (g * size + d) * pooled.stride(0) + (matrix ? column * pooled.stride(1) : 0),
-                             sum / static_cast<double>(group));
-            }
-        }
-    }
+    check_disjoint(function, "pooled", pooled, "weight", weight);
+    reference::pool_heads(weight, heads, kv_heads, pooled);
 }
 
 }  // namespace heed

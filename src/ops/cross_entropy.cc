@@ -10,9 +10,9 @@
 #include "ops/linear.h"
 #include "ops/row_checks.h"
 #include "reference/cross_entropy.h"
+#include "reference/listed_rows.h"
 
 #include <cmath>
-#include <cstring>
 
 namespace heed {
 namespace {
@@ -62,25 +62,9 @@ struct Targets {
         nlls.assign(ids.size(), 0);
     }
 
-    CrossEntropy result() const {
-        CrossEntropy sum;
-        for (std::size_t n = 0; n < losses.size(); ++n) {
-            sum.loss += losses[n];
-            sum.nll += nlls[n];
-        }
-        return {sum.loss / divisor, sum.nll / divisor, count};
-    }
-
+    CrossEntropy result() const { return {reference::sum(losses) / divisor, reference::sum(nlls) / divisor, count}; }
     void write_losses(const MutableView& to) const {
-        if (!to) { return; }
-        for (std::size_t n = 0; n < losses.size(); ++n) {
-            std::int64_t offset = 0, rest = static_cast<std::int64_t>(n);
-            for (int axis = to.rank() - 1; axis >= 0; --axis) {
-                offset += rest % to.extent(axis) * to.stride(axis);
-                rest /= to.extent(axis);
-            }
-            write_number(to.dtype(), to.data(), offset, losses[n]);
-        }
+        if (to) { reference::put_all(losses, to); }
     }
 };
 
@@ -143,60 +127,29 @@ void check_linear_arguments(Caller function, const Arguments& a) {
     check_optional_output(function, {"dweight", a.gradients.dweight}, a.weight.shape());
     check_optional_output(function, {"dbias", a.gradients.dbias}, classes);
     check_losses(function, a.gradients.losses, without_last_axis(a.hidden.shape()));
-    check_all_apart(function,
-                    {{"dhidden", a.gradients.dhidden},
-                     {"dweight", a.gradients.dweight},
-                     {"dbias", a.gradients.dbias},
-                     {"losses", a.gradients.losses}},
-                    {{"hidden", a.hidden}, {"weight", a.weight}, {"bias", a.options.bias}});
+    check_all_disjoint(function,
+                       {{"dhidden", a.gradients.dhidden},
+                        {"dweight", a.gradients.dweight},
+                        {"dbias", a.gradients.dbias},
+                        {"losses", a.gradients.losses}},
+                       {{"hidden", a.hidden}, {"weight", a.weight}, {"bias", a.options.bias}});
     check_loss_options(function, a.options.loss);
     if (a.options.room) {
         check_output(function, "room", a.options.room, Shape{a.options.room.shape().elements()}, {DType::u8});
         if (a.options.room.stride(0) != 1 || reinterpret_cast<std::uintptr_t>(a.options.room.data()) % 8 != 0) {
             refuse(function, "room", "bytes side by side, aligned to 8", "others");
         }
-        check_all_apart(function, {{"room", a.options.room}},
-                        {{"hidden", a.hidden},
-                         {"weight", a.weight},
-                         {"bias", a.options.bias},
-                         {"dhidden", a.gradients.dhidden},
-                         {"dweight", a.gradients.dweight},
-                         {"dbias", a.gradients.dbias},
-                         {"losses", a.gradients.losses}});
+        check_all_disjoint(function, {{"room", a.options.room}},
+                           {{"hidden", a.hidden},
+                            {"weight", a.weight},
+                            {"bias", a.options.bias},
+                            {"dhidden", a.gradients.dhidden},
+                            {"dweight", a.gradients.dweight},
+                            {"dbias", a.gradients.dbias},
+                            {"losses", a.gradients.losses}});
     }
     if (!(a.options.softcap >= 0 && std::isfinite(a.options.softcap))) {
         refuse(function, "softcap", "a finite number from 0 up", std::to_string(a.options.softcap));
-    }
-}
-
-/// Rows of x that are listed, behind one another; and back.
-void gather(const TensorRows& x, std::span<const std::int64_t> rows, std::int64_t columns, const MutableView& to) {
-    const TensorRows target = rows_of(to);
-    for (std::size_t n = 0; n < rows.size(); ++n) {
-        const char* from = x.row(rows[n]);
-        char* at = target.row(static_cast<std::int64_t>(n));
-        const auto size = static_cast<std::size_t>(element_bytes(x.dtype));
-        if (x.stride == 1) {
-            std::memcpy(at, from, static_cast<std::size_t>(columns) * size);
-            continue;
-        }
-        for (std::int64_t c = 0; c < columns; ++c) {
-            std::memcpy(at + c * element_bytes(x.dtype), from + c * x.stride * element_bytes(x.dtype), size);
-        }
-    }
-}
-void scatter(const View& from, std::span<const std::int64_t> rows, std::int64_t columns, const TensorRows& to) {
-    const TensorRows source = rows_of(from);
-    for (std::size_t n = 0; n < rows.size(); ++n) {
-        const char* row = source.row(static_cast<std::int64_t>(n));
-        char* at = to.row(rows[n]);
-        if (source.dtype == to.dtype && to.stride == 1) {
-            std::memcpy(at, row, static_cast<std::size_t>(columns * element_bytes(to.dtype)));
-            continue;
-        }
-        for (std::int64_t c = 0; c < columns; ++c) {
-            write_number(to.dtype, at, c * to.stride, read_number(source.dtype, row, c));
-        }
     }
 }
 
@@ -302,13 +255,17 @@ private:
 
     /// hidden_ = rows of hidden.
     void take_rows(std::span<const std::int64_t> rows) {
-        if (on_host(context_)) { return gather(rows_of(a_.hidden), rows, a_.weight.extent(1), hidden_); }
+        if (on_host(context_)) {
+            return reference::gather(rows_of(a_.hidden), rows, a_.weight.extent(1), rows_of(hidden_));
+        }
         const auto count = static_cast<std::int64_t>(rows.size());
         embedding(context_, View(rows.data(), {count}), as_table(a_.hidden), hidden_.slice(0, 0, count));
     }
     /// Rows of dhidden, where a GPU has zeros until then, = those of this chunk.
     void put_rows(std::span<const std::int64_t> rows, const View& from) {
-        if (on_host(context_)) { return scatter(from, rows, a_.weight.extent(1), rows_of(a_.gradients.dhidden)); }
+        if (on_host(context_)) {
+            return reference::scatter(rows_of(from), rows, a_.weight.extent(1), rows_of(a_.gradients.dhidden));
+        }
         const auto count = static_cast<std::int64_t>(rows.size());
         embedding_backward(context_, View(rows.data(), {count}), from, as_table(a_.gradients.dhidden),
                            {.accumulate = true});
@@ -363,8 +320,8 @@ CrossEntropy cross_entropy(Context& context, const View& logits, const View& tar
     check_optional_output(function, {"dlogits", outputs.dlogits}, logits.shape());
     check_losses(function, outputs.losses, rows);
     check_in_place(function, {"dlogits", outputs.dlogits}, {{"logits", logits}});
-    check_all_apart(function, {{"dlogits", outputs.dlogits}, {"losses", outputs.losses}}, {{"targets", targets}});
-    check_all_apart(function, {{"losses", outputs.losses}}, {{"logits", logits}});
+    check_all_disjoint(function, {{"dlogits", outputs.dlogits}, {"losses", outputs.losses}}, {{"targets", targets}});
+    check_all_disjoint(function, {{"losses", outputs.losses}}, {{"logits", logits}});
     check_loss_options(function, options);
     Targets checked(function, targets, rows, classes, options);
     CrossEntropyProblem problem = problem_of(options, classes, checked.divisor);

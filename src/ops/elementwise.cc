@@ -103,7 +103,7 @@ void sum_leading(Context& context, const View& x, const MutableView& out, const 
     check_rows(function, {"x", x});
     check_last_axes(function, {"out", out}, x.shape());
     check_output(function, "out", out, out.shape(), float_types);
-    check_apart(function, "out", out, "x", x);
+    check_disjoint(function, "out", out, "x", x);
     check_finite(function, "factor", options.factor);
     SumProblem problem;
     problem.shape = rows_shape(out.shape());

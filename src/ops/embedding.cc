@@ -48,7 +48,7 @@ void embedding(Context& context, const View& ids, const View& table, const Mutab
     const Caller function("embedding", context);
     check_table(function, {"table", table});
     check_output(function, "out", out, shape_of_rows(function, ids, table.extent(1)), float_types);
-    check_all_apart(function, {{"out", out}}, {{"table", table}, {"ids", ids}});
+    check_all_disjoint(function, {{"out", out}}, {{"table", table}, {"ids", ids}});
     check_finite(function, "scale", options.scale);
     const std::vector<std::int64_t> rows = checked_ids(function, "ids", ids, table.extent(0), nullptr);
     EmbeddingProblem problem;
@@ -67,7 +67,7 @@ void embedding_backward(Context& context, const View& ids, const View& dout, con
     check_table(function, {"dtable", dtable});
     check_output(function, "dtable", dtable, dtable.shape(), float_types);
     check_input(function, {"dout", dout}, shape_of_rows(function, ids, dtable.extent(1)));
-    check_all_apart(function, {{"dtable", dtable}}, {{"dout", dout}, {"ids", ids}});
+    check_all_disjoint(function, {{"dtable", dtable}}, {{"dout", dout}, {"ids", ids}});
     check_finite(function, "scale", options.scale);
     const std::vector<std::int64_t> rows = checked_ids(function, "ids", ids, dtable.extent(0), nullptr);
     EmbeddingProblem problem;

@@ -41,15 +41,14 @@ public:
             }
             segment(s);
         }
-        if (gradients_.dm) { store(dm_, gradients_.dm); }
-        if (gradients_.dz) { store(dz_, gradients_.dz); }
-        for (std::size_t h = 0; gradients_.dgates && h < heads(); ++h) {
-            const MutableView& to = gradients_.dgates;
-            write_number(to.dtype(), to.data(), static_cast<std::int64_t>(h) * to.stride(0),
-                         dgate_[h] * gate_[h] * rest_[h]);
+        if (gradients_.dm) { store(context_, dm_, gradients_.dm); }
+        if (gradients_.dz) { store(context_, dz_, gradients_.dz); }
+        if (gradients_.dgates) {
+            for (std::size_t h = 0; h < heads(); ++h) { dgate_[h] = dgate_[h] * gate_[h] * rest_[h]; }
+            store(context_, View(dgate_.data(), Shape{p_.heads}), gradients_.dgates);
         }
-        if (gradients_.dsinks) { store(dsinks_, gradients_.dsinks); }
-        if (gradients_.dalibi_slopes) { store(dslopes_, gradients_.dalibi_slopes); }
+        if (gradients_.dsinks) { store(context_, dsinks_, gradients_.dsinks); }
+        if (gradients_.dalibi_slopes) { store(context_, dslopes_, gradients_.dalibi_slopes); }
     }
 
 private:
@@ -61,23 +60,6 @@ private:
         return p_.part(x, s);
     }
     Tensor like(const View& x) const { return Tensor::uninitialised(p_.wide, x.shape()); }
-
-    static void store(const Tensor& from, const MutableView& to) {
-        const Shape row_major = from.shape().row_major();
-        for (std::int64_t n = 0; n < from.elements(); ++n) {
-            std::int64_t offset = 0;
-            for (int axis = 0; axis < to.rank(); ++axis) {
-                offset += n / row_major[axis] % to.extent(axis) * to.stride(axis);
-            }
-            write_number(to.dtype(), to.data(), offset, read_number(from.dtype(), from.data(), n));
-        }
-    }
-    static void add(Tensor& to, const Tensor& x) {
-        for (std::int64_t n = 0; n < to.elements(); ++n) {
-            write_number(to.dtype(), to.data(), n,
-                         read_number(to.dtype(), to.data(), n) + read_number(x.dtype(), x.data(), n));
-        }
-    }
 
     /// v - r of the delta rule.
     Tensor novelty(std::int64_t s, const MemoryView& memory) const {
@@ -99,81 +81,104 @@ private:
         }
     }
 
+    /// What a segment's steps hand to one another.
+    struct Segment {
+        std::int64_t number;
+        View q, k, v, dout;
+        MemoryView memory;  ///< before it
+        bool bypass;        ///< out is the local result, whatever the gate
+        Tensor more_m, more_z, dk_memory, dv_memory, dq_memory;
+        Tensor local{}, lse{}, dlocal{};
+    };
+
     void segment(std::int64_t s) {
-        const View k = part(p_.memory_k, s);
-        const View v = part(p_.v, s);
-        const MemoryView memory{m_[static_cast<std::size_t>(s)], z_[static_cast<std::size_t>(s)]};
-        Tensor more_m(p_.wide, p_.memory_shape());
-        Tensor more_z(p_.wide, p_.normaliser_shape());
+        const auto n = static_cast<std::size_t>(s);
+        Segment at{.number = s,
+                   .q = part(p_.q, s),
+                   .k = part(p_.memory_k, s),
+                   .v = part(p_.v, s),
+                   .dout = part(dout_, s),
+                   .memory = {m_[n], z_[n]},
+                   .bypass = empty(s) && p_.options.first_segment == FirstSegment::local_only,
+                   .more_m = Tensor(p_.wide, p_.memory_shape()),
+                   .more_z = Tensor(p_.wide, p_.normaliser_shape()),
+                   .dk_memory = Tensor(p_.wide, part(p_.memory_k, s).shape()),
+                   .dv_memory = Tensor(p_.wide, part(p_.v, s).shape()),
+                   .dq_memory = Tensor(p_.wide, part(p_.q, s).shape())};
+        of_update(at);
+        of_mix(at);
+        of_local(at);
+    }
 
-        // of 3, M' = M + sigma(K)^T W with W = V, or V - R by delta
-        Tensor dk_memory(p_.wide, k.shape());
-        Tensor dv_memory(p_.wide, v.shape());
-        if (k.extent(2) == p_.options.segment) {
-            const Tensor w = by_delta(s) ? novelty(s, memory) : Tensor();
-            fold_backward(context_, p_, k, w ? w.view() : v, {dm_, dz_}, dk_memory, dv_memory);
-            if (by_delta(s)) {
-                Tensor dr = like(v);
-                weighted_sum(context_, dr, minus_, dv_memory, {}, {});
-                Tensor dk_retrieved = like(k);
-                retrieve_backward(context_, p_, k, memory, dr, dk_retrieved, {more_m, more_z});
-                add(dk_memory, dk_retrieved);
-                add(dm_, more_m);
-                add(dz_, more_z);
-            }
-        }
+    /// Adds what a retrieval gave the memory's gradient.
+    void collect(const Segment& at) {
+        accumulate(context_, dm_, at.more_m);
+        accumulate(context_, dz_, at.more_z);
+    }
 
-        // of 4, out = g memory + (1 - g) local
-        const View q = part(p_.q, s);
-        const View dout = part(dout_, s);
-        Tensor local = like(dout);
-        Tensor lse(p_.wide, {p_.batch, p_.heads, q.extent(2)});
-        attend(context_, q, part(p_.k, s), v, {.out = local, .lse = lse}, p_.local);
-        Tensor dlocal = like(dout);
-        const bool bypass = empty(s) && p_.options.first_segment == FirstSegment::local_only;
-        weighted_sum(context_, dlocal, bypass ? std::vector<double>() : rest_, dout, {}, {});
-        Tensor dq_memory(p_.wide, q.shape());
-        if (!empty(s)) {
-            // of 2
-            Tensor found = like(dout);
-            retrieve(context_, p_, part(p_.memory_q, s), memory, found);
-            add_dot_difference(context_, dout, found, local, dgate_);
-            Tensor dfound = like(dout);
-            weighted_sum(context_, dfound, gate_, dout, {}, {});
-            retrieve_backward(context_, p_, part(p_.memory_q, s), memory, dfound, dq_memory, {more_m, more_z});
-            add(dm_, more_m);
-            add(dz_, more_z);
-        } else if (!bypass) {
+    /// of 3, M' = M + sigma(K)^T W with W = V, or V - R by delta
+    void of_update(Segment& at) {
+        if (at.k.extent(2) != p_.options.segment) { return; }
+        const bool delta = by_delta(at.number);
+        const Tensor w = delta ? novelty(at.number, at.memory) : Tensor();
+        fold_backward(context_, p_, at.k, w ? w.view() : at.v, {dm_, dz_}, at.dk_memory, at.dv_memory);
+        if (!delta) { return; }
+        Tensor dr = like(at.v);
+        weighted_sum(context_, dr, minus_, at.dv_memory, {}, {});
+        Tensor dk_retrieved = like(at.k);
+        retrieve_backward(context_, p_, at.k, at.memory, dr, dk_retrieved, {at.more_m, at.more_z});
+        accumulate(context_, at.dk_memory, dk_retrieved);
+        collect(at);
+    }
+
+    /// of 4, out = g memory + (1 - g) local, and of 2
+    void of_mix(Segment& at) {
+        at.local = like(at.dout);
+        at.lse = Tensor(p_.wide, {p_.batch, p_.heads, at.q.extent(2)});
+        attend(context_, at.q, part(p_.k, at.number), at.v, {.out = at.local, .lse = at.lse}, p_.local);
+        at.dlocal = like(at.dout);
+        weighted_sum(context_, at.dlocal, at.bypass ? std::vector<double>() : rest_, at.dout, {}, {});
+        if (!empty(at.number)) {
+            const View memory_q = part(p_.memory_q, at.number);
+            Tensor found = like(at.dout);
+            retrieve(context_, p_, memory_q, at.memory, found);
+            add_dot_difference(context_, at.dout, found, at.local, dgate_);
+            Tensor dfound = like(at.dout);
+            weighted_sum(context_, dfound, gate_, at.dout, {}, {});
+            retrieve_backward(context_, p_, memory_q, at.memory, dfound, at.dq_memory, {at.more_m, at.more_z});
+            collect(at);
+        } else if (!at.bypass) {
             std::vector<double> sum(heads(), 0);
-            add_dot_difference(context_, dout, local, {}, sum);
+            add_dot_difference(context_, at.dout, at.local, {}, sum);
             for (std::size_t h = 0; h < heads(); ++h) { dgate_[h] -= sum[h]; }
         }
+    }
 
-        // of 1
-        Tensor dq = like(q);
-        Tensor dk = like(k);
-        Tensor dv = like(v);
+    /// of 1; then everything is known that the segment's tokens get.
+    void of_local(Segment& at) {
+        Tensor dq = like(at.q);
+        Tensor dk = like(at.k);
+        Tensor dv = like(at.v);
         Tensor dsinks = dsinks_ ? Tensor(DType::f64, dsinks_.shape()) : Tensor();
         Tensor dslopes = dslopes_ ? Tensor(DType::f64, dslopes_.shape()) : Tensor();
-        AttentionGradients of_local;
-        of_local.dq = dq;
-        of_local.dk = dk;
-        of_local.dv = dv;
-        if (dsinks) { of_local.dsinks = dsinks; }
-        if (dslopes) { of_local.dalibi_slopes = dslopes; }
-        attend_backward(context_, {.q = q, .k = part(p_.k, s), .v = v, .out = local, .lse = lse, .dout = dlocal},
-                        of_local, p_.local);
-        if (dsinks) { add(dsinks_, dsinks); }
-        if (dslopes) { add(dslopes_, dslopes); }
+        AttentionGradients gradients{.dq = dq, .dk = dk, .dv = dv};
+        if (dsinks) { gradients.dsinks = dsinks; }
+        if (dslopes) { gradients.dalibi_slopes = dslopes; }
+        attend_backward(
+            context_,
+            {.q = at.q, .k = part(p_.k, at.number), .v = at.v, .out = at.local, .lse = at.lse, .dout = at.dlocal},
+            gradients, p_.local);
+        if (dsinks) { accumulate(context_, dsinks_, dsinks); }
+        if (dslopes) { accumulate(context_, dslopes_, dslopes); }
 
         const auto give = [&](const MutableView& to, const Tensor& a, const View& b) {
-            weighted_sum(context_, part(to, s), {}, a, {}, b);
+            weighted_sum(context_, part(to, at.number), {}, a, {}, b);
         };
-        give(gradients_.dq, dq, p_.own_memory_q ? View() : dq_memory.view());
-        give(gradients_.dk, dk, p_.own_memory_k ? View() : dk_memory.view());
-        give(gradients_.dv, dv, dv_memory);
-        if (p_.own_memory_q) { give(gradients_.dmemory_q, dq_memory, {}); }
-        if (p_.own_memory_k) { give(gradients_.dmemory_k, dk_memory, {}); }
+        give(gradients_.dq, dq, p_.own_memory_q ? View() : at.dq_memory.view());
+        give(gradients_.dk, dk, p_.own_memory_k ? View() : at.dk_memory.view());
+        give(gradients_.dv, dv, at.dv_memory);
+        if (p_.own_memory_q) { give(gradients_.dmemory_q, at.dq_memory, {}); }
+        if (p_.own_memory_k) { give(gradients_.dmemory_k, at.dk_memory, {}); }
     }
 
     Context& context_;

@@ -122,7 +122,7 @@ struct InfiniChecker {
     }
 
     void apart(const char* name, const View& output) {
-        for (const auto& [input, view] : inputs) { check_apart(function, name, output, input, view); }
+        for (const auto& [input, view] : inputs) { check_disjoint(function, name, output, input, view); }
         inputs.emplace_back(name, output);
     }
     void output(const char* name, const View& view, const Shape& shape, std::initializer_list<DType> dtypes) {

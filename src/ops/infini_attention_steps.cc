@@ -1,6 +1,5 @@
 #include "ops/infini_attention_steps.h"
 
-#include "cpu/row_sums/row_sums.h"
 #include "ops/linear_attention_kernels.h"
 
 namespace heed {
@@ -72,17 +71,6 @@ void fold_backward(Context& context, const InfiniProblem& infini, const View& k,
     p.gradients.dk = dk;
     p.gradients.dv = dv;
     run_backward(context, linear_attention_kernel_list(), {infini_function}, p);
-}
-
-void weighted_sum(Context& context, const MutableView& out, const std::vector<double>& fa, const View& a,
-                  const std::vector<double>& fb, const View& b) {
-    static const std::vector<Kernel<WeightedSumProblem>> list = {cpu::weighted_sum_kernel()};
-    run_forward(context, std::span<const Kernel<WeightedSumProblem>>(list), {infini_function}, {out, fa, a, fb, b});
-}
-
-void add_dot_difference(Context& context, const View& d, const View& a, const View& b, std::vector<double>& sum) {
-    static const std::vector<Kernel<HeadDotProblem>> list = {cpu::head_dot_kernel()};
-    run_forward(context, std::span<const Kernel<HeadDotProblem>>(list), {infini_function}, {d, a, b, sum});
 }
 
 }  // namespace heed

@@ -2,6 +2,7 @@
 #include "base/dispatch.h"
 #include "base/pool.h"
 #include "ops/infini_attention_checks.h"
+#include "ops/row_sums.h"
 
 #include <vector>
 
@@ -30,13 +31,5 @@ void fold(Context& context, const InfiniProblem& problem, const View& k, const V
 /// of step 3: dk and dv from the gradient of the memory behind it, which is also that before it.
 void fold_backward(Context& context, const InfiniProblem& problem, const View& k, const View& v,
                    const MemoryView& dmemory, const MutableView& dk, const MutableView& dv);
-
-/// Step 4, and other sums of two tensors: out [B,X,n,C] = fa[x] a + fb[x] b by head x. a, b: any float type; b may be
-/// absent, fa and fb empty (1).
-void weighted_sum(Context& context, const MutableView& out, const std::vector<double>& fa, const View& a,
-                  const std::vector<double>& fb, const View& b);
-
-/// sum[x] += sum over batch, rows and columns of head x of d * (a - b); b may be absent.
-void add_dot_difference(Context& context, const View& d, const View& a, const View& b, std::vector<double>& sum);
 
 }  // namespace heed

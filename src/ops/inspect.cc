@@ -2,7 +2,7 @@
 
 #include "base/overlap.h"
 #include "base/place.h"
-#include "cpu/entropy.h"
+#include "cpu/inspect.h"
 #include "ops/attention_checks.h"
 #include "ops/attention_kernels.h"
 #include "reference/attention.h"
@@ -49,45 +49,64 @@ std::vector<std::int64_t> chosen(Caller function, const char* name, const std::v
 
 std::int64_t count(const std::vector<std::int64_t>& list) { return static_cast<std::int64_t>(list.size()); }
 
-/// Computes the weights of blocks of rows and calls
-///     visit(n-th batch, n-th head, first row's place in `rows`, weights pointer, number of rows, keys)
-/// with `weights` in the kernel's own precision, row r at weights + r * keys. `whole_heads`: one thread sees all blocks
-/// of a head, in order.
+/// What a call looks at.
+struct Chosen {
+    std::vector<std::int64_t> batches, heads, rows;
+
+    Chosen(Caller function, const AttentionSelection& selection, const AttentionProblem& problem)
+        : batches(chosen(function, "selection.batches", selection.batches, problem.batch)),
+          heads(chosen(function, "selection.heads", selection.heads, problem.heads)),
+          rows(chosen(function, "selection.rows", selection.rows, problem.queries)) {}
+
+    std::int64_t planes() const { return count(batches) * count(heads); }
+    /// Places of a plane's batch entry and head in the lists.
+    std::int64_t batch_place(std::int64_t plane) const { return plane / count(heads); }
+    std::int64_t head_place(std::int64_t plane) const { return plane % count(heads); }
+    std::int64_t batch(std::int64_t plane) const { return batches[static_cast<std::size_t>(batch_place(plane))]; }
+    std::int64_t head(std::int64_t plane) const { return heads[static_cast<std::size_t>(head_place(plane))]; }
+    Shape shape(std::int64_t keys) const { return {count(batches), count(heads), count(rows), keys}; }
+};
+
+/// Rows of weights in the kernel's own precision: row r is the (begin + r)-th of the chosen ones, at data + r * stride.
+template <class Weight>
+struct WeightBlock {
+    std::int64_t plane, begin, size, keys, stride;
+    const Weight* data;
+
+    const Weight* row(std::int64_t r) const { return data + r * stride; }
+};
+
+/// Calls visit(WeightBlock) for blocks of all chosen rows. `whole_heads`: one thread sees all blocks of a head, in
+/// order.
 template <class Visit>
 void for_each_row_block(Context& context, const AttentionProblem& problem, const AttentionKernel& kernel,
-                        const std::vector<std::int64_t>& batches, const std::vector<std::int64_t>& heads,
-                        const std::vector<std::int64_t>& rows, bool whole_heads, Visit visit) {
-    const std::int64_t blocks = (count(rows) + rows_at_once - 1) / rows_at_once;
-    const std::int64_t planes = count(batches) * count(heads);
+                        const Chosen& chosen, bool whole_heads, Visit visit) {
+    const std::int64_t all_rows = count(chosen.rows);
+    const std::int64_t blocks = (all_rows + rows_at_once - 1) / rows_at_once;
     const std::int64_t stride = std::max<std::int64_t>(problem.keys, 1);
-    const auto lock = detail::pool_of(context).lock();
-    const auto block_of = [&](std::int64_t plane, std::int64_t block, std::vector<double>& memory,
-                              detail::Scratch& scratch) {
-        const std::int64_t b = batches[static_cast<std::size_t>(plane / count(heads))];
-        const std::int64_t h = heads[static_cast<std::size_t>(plane % count(heads))];
+    detail::Pool& pool = detail::pool_of(context);
+    const auto lock = pool.lock();
+    std::vector<std::vector<double>> memory(static_cast<std::size_t>(pool.threads()));
+    const auto visit_block = [&](std::int64_t plane, std::int64_t block, int worker) {
+        const std::int64_t b = chosen.batch(plane), h = chosen.head(plane);
         const std::int64_t begin = block * rows_at_once;
-        const std::int64_t size = std::min(rows_at_once, count(rows) - begin);
-        memory.resize(static_cast<std::size_t>(rows_at_once * stride));
+        const std::int64_t size = std::min(rows_at_once, all_rows - begin);
         const std::int64_t keys = problem.sequence(b).keys;
+        std::vector<double>& own = memory[static_cast<std::size_t>(worker)];
+        own.resize(static_cast<std::size_t>(rows_at_once * stride));
         if (kernel.wide_weights != nullptr) {
-            kernel.wide_weights(problem, b, h, rows.data() + begin, size, stride, memory.data());
-            visit(plane, begin, size, keys, stride, memory.data());
+            kernel.wide_weights(problem, b, h, chosen.rows.data() + begin, size, stride, own.data());
+            visit(WeightBlock<double>{plane, begin, size, keys, stride, own.data()});
         } else {
-            float* narrow = reinterpret_cast<float*>(memory.data());
-            kernel.weights(problem, scratch, b, h, rows.data() + begin, size, stride, narrow);
-            visit(plane, begin, size, keys, stride, narrow);
+            float* narrow = reinterpret_cast<float*>(own.data());
+            kernel.weights(problem, pool.scratch(worker), b, h, chosen.rows.data() + begin, size, stride, narrow);
+            visit(WeightBlock<float>{plane, begin, size, keys, stride, narrow});
         }
     };
-    std::vector<std::vector<double>> memory(static_cast<std::size_t>(detail::pool_of(context).threads()));
-    const std::int64_t tasks = whole_heads ? planes : planes * blocks;
-    detail::parallel(detail::pool_of(context), tasks, true, [&](std::int64_t task, int worker) {
-        detail::Scratch& scratch = detail::pool_of(context).scratch(worker);
-        std::vector<double>& own = memory[static_cast<std::size_t>(worker)];
-        if (!whole_heads) {
-            block_of(task / blocks, task % blocks, own, scratch);
-            return;
-        }
-        for (std::int64_t block = 0; block < blocks; ++block) { block_of(task, block, own, scratch); }
+    const std::int64_t tasks = whole_heads ? chosen.planes() : chosen.planes() * blocks;
+    detail::parallel(pool, tasks, true, [&](std::int64_t task, int worker) {
+        if (!whole_heads) { return visit_block(task / blocks, task % blocks, worker); }
+        for (std::int64_t block = 0; block < blocks; ++block) { visit_block(task, block, worker); }
     });
 }
 
@@ -95,51 +114,11 @@ std::int64_t offset_of(const View& view, std::int64_t a, std::int64_t b, std::in
     return a * view.stride(0) + b * view.stride(1) + c * view.stride(2);
 }
 
-/// A row of floats into a row of floats, at once; false where either is something else.
-template <class Weight>
-bool copied(const Weight* row, std::int64_t keys, const MutableView& to, std::int64_t at, std::int64_t all) {
-    if constexpr (std::is_same_v<Weight, float>) {
-        if (to.dtype() == DType::f32 && to.stride(3) == 1) {
-            float* target = to.as<float>() + at;
-            std::fill(std::copy_n(row, keys, target), target + all, 0.0F);
-            return true;
-        }
-    }
-    return false;
-}
-
-struct Summary {
-    double entropy = 0, max_weight = 0, window_mass = 0, first_mass = 0;
-    std::int64_t argmax = -1;
-};
-
-template <class Weight>
-Summary summarise(const AttentionProblem& problem, const Sequence& s, const Window& window, std::int64_t i,
-                  const Weight* weight) {
-    Summary summary;
-    if (i >= s.queries) { return summary; }
-    summary.entropy = cpu::entropy(weight, s.keys);
-    for (std::int64_t j = 0; j < s.keys; ++j) {
-        if (weight[j] > summary.max_weight) {
-            summary.max_weight = weight[j];
-            summary.argmax = j;
-        }
-    }
-    const std::int64_t p = problem.query_position(s, i);
-    const auto in_window = [&](std::int64_t at) {
-        return (window.left < 0 || at >= p - window.left) && (window.right < 0 || at <= p + window.right);
-    };
-    if (problem.options.key_positions) {
-        for (std::int64_t j = 0; j < s.keys; ++j) {
-            if (in_window(problem.key_position(s, j))) { summary.window_mass += weight[j]; }
-        }
-    } else {  // positions are indices: one run of keys
-        const std::int64_t begin = window.left < 0 ? 0 : std::clamp<std::int64_t>(p - window.left, 0, s.keys);
-        const std::int64_t end = window.right < 0 ? s.keys : std::clamp<std::int64_t>(p + window.right + 1, 0, s.keys);
-        for (std::int64_t j = begin; j < end; ++j) { summary.window_mass += weight[j]; }
-    }
-    if (s.keys > 0) { summary.first_mass = weight[0]; }
-    return summary;
+/// The kernel that looks inside; null where the context only wants to know which.
+const AttentionKernel* chosen_kernel(Context& context, Caller function, const AttentionProblem& problem) {
+    const Asking asking{function, problem.options.kernel};
+    if (only_explains(detail::place_of(context), attention_kernel_list(), asking, problem)) { return nullptr; }
+    return &choose_attention_kernel(context, function, problem);
 }
 
 }  // namespace
@@ -148,28 +127,17 @@ void attention_weights(Context& context, const View& q, const View& k, const Mut
                        const AttentionSelection& selection, const AttentionOptions& options) {
     const Caller function("attention_weights", context);
     const AttentionProblem problem = checked(function, q, k, options);
-    const auto batches = chosen(function, "selection.batches", selection.batches, problem.batch);
-    const auto heads = chosen(function, "selection.heads", selection.heads, problem.heads);
-    const auto rows = chosen(function, "selection.rows", selection.rows, problem.queries);
-    check_result(function, "weights", weights, {count(batches), count(heads), count(rows), problem.keys}, problem,
-                 {DType::f32, DType::f64});
-    if (only_explains(detail::place_of(context), attention_kernel_list(), {function, options.kernel}, problem)) {
-        return;
-    }
-    const AttentionKernel& kernel = choose_attention_kernel(context, function, problem);
-    for_each_row_block(context, problem, kernel, batches, heads, rows, false,
-                       [&](std::int64_t plane, std::int64_t begin, std::int64_t size, std::int64_t keys,
-                           std::int64_t stride, const auto* block) {
-                           for (std::int64_t r = 0; r < size; ++r) {
-                               const std::int64_t at =
-                                   offset_of(weights, plane / count(heads), plane % count(heads), begin + r);
-                               if (copied(block + r * stride, keys, weights, at, problem.keys)) { continue; }
-                               for (std::int64_t j = 0; j < problem.keys; ++j) {
-                                   write_number(weights.dtype(), weights.data(), at + j * weights.stride(3),
-                                                j < keys ? block[r * stride + j] : 0);
-                               }
-                           }
-                       });
+    const Chosen chosen(function, selection, problem);
+    check_result(function, "weights", weights, chosen.shape(problem.keys), problem, {DType::f32, DType::f64});
+    const AttentionKernel* kernel = chosen_kernel(context, function, problem);
+    if (kernel == nullptr) { return; }
+    for_each_row_block(context, problem, *kernel, chosen, false, [&](const auto& block) {
+        for (std::int64_t r = 0; r < block.size; ++r) {
+            const std::int64_t at =
+                offset_of(weights, chosen.batch_place(block.plane), chosen.head_place(block.plane), block.begin + r);
+            cpu::store_weights(block.row(r), block.keys, weights, at);
+        }
+    });
 }
 
 void visit_attention_weights(Context& context, const View& q, const View& k,
@@ -178,31 +146,26 @@ void visit_attention_weights(Context& context, const View& q, const View& k,
     const Caller function("visit_attention_weights", context);
     if (!visit) { refuse(function, "visit", "a function", "none"); }
     const AttentionProblem problem = checked(function, q, k, options);
-    const auto batches = chosen(function, "selection.batches", selection.batches, problem.batch);
-    const auto heads = chosen(function, "selection.heads", selection.heads, problem.heads);
-    const auto rows = chosen(function, "selection.rows", selection.rows, problem.queries);
-    if (only_explains(detail::place_of(context), attention_kernel_list(), {function, options.kernel}, problem)) {
-        return;
-    }
-    const AttentionKernel& kernel = choose_attention_kernel(context, function, problem);
-    for_each_row_block(context, problem, kernel, batches, heads, rows, false,
-                       [&](std::int64_t plane, std::int64_t begin, std::int64_t size, std::int64_t keys,
-                           std::int64_t stride, const auto* block) {
-                           AttentionRows part{.batch = batches[static_cast<std::size_t>(plane / count(heads))],
-                                              .head = heads[static_cast<std::size_t>(plane % count(heads))],
-                                              .rows = std::span(rows).subspan(static_cast<std::size_t>(begin),
-                                                                              static_cast<std::size_t>(size)),
-                                              .stride = stride,
-                                              .keys = keys};
-                           if constexpr (std::is_same_v<decltype(block), const float*>) {
-                               part.weights = block;
-                               visit(part);
-                           } else {
-                               const std::vector<float> narrow(block, block + size * stride);
-                               part.weights = narrow.data();
-                               visit(part);
-                           }
-                       });
+    const Chosen chosen(function, selection, problem);
+    const AttentionKernel* kernel = chosen_kernel(context, function, problem);
+    if (kernel == nullptr) { return; }
+    for_each_row_block(context, problem, *kernel, chosen, false, [&]<class Weight>(const WeightBlock<Weight>& block) {
+        AttentionRows part{
+            .batch = chosen.batch(block.plane),
+            .head = chosen.head(block.plane),
+            .rows = std::span(chosen.rows)
+                        .subspan(static_cast<std::size_t>(block.begin), static_cast<std::size_t>(block.size)),
+            .stride = block.stride,
+            .keys = block.keys};
+        if constexpr (std::is_same_v<Weight, float>) {
+            part.weights = block.data;
+            visit(part);
+        } else {
+            const std::vector<float> narrow(block.data, block.data + block.size * block.stride);
+            part.weights = narrow.data();
+            visit(part);
+        }
+    });
 }
 
 void attention_scores(Context& context, const View& q, const View& k, const MutableView& scores, ScoreStage stage,
@@ -216,25 +179,19 @@ void attention_scores(Context& context, const View& q, const View& k, const Muta
         refuse(function, "context", "the CPU for scores before their softmax", to_string(context.device()));
     }
     const AttentionProblem problem = checked(function, q, k, options);
-    const auto batches = chosen(function, "selection.batches", selection.batches, problem.batch);
-    const auto heads = chosen(function, "selection.heads", selection.heads, problem.heads);
-    const auto rows = chosen(function, "selection.rows", selection.rows, problem.queries);
-    check_result(function, "scores", scores, {count(batches), count(heads), count(rows), problem.keys}, problem,
-                 {DType::f32, DType::f64});
+    const Chosen chosen(function, selection, problem);
+    check_result(function, "scores", scores, chosen.shape(problem.keys), problem, {DType::f32, DType::f64});
     if (detail::place_of(context).explained != nullptr) { return; }  // no kernels to choose from
-    const std::int64_t tasks = count(batches) * count(heads) * count(rows);
+    const std::int64_t rows = count(chosen.rows);
     const auto lock = detail::pool_of(context).lock();
-    detail::parallel(detail::pool_of(context), tasks, true, [&](std::int64_t task, int) {
-        const std::int64_t r = task % count(rows);
-        const std::int64_t plane = task / count(rows);
-        const std::int64_t b = batches[static_cast<std::size_t>(plane / count(heads))];
-        const std::int64_t h = heads[static_cast<std::size_t>(plane % count(heads))];
+    detail::parallel(detail::pool_of(context), chosen.planes() * rows, true, [&](std::int64_t task, int) {
+        const std::int64_t plane = task / rows, r = task % rows;
+        const std::int64_t b = chosen.batch(plane);
         std::vector<double> row;
-        reference::score_row(problem, problem.sequence(b), b, h, rows[static_cast<std::size_t>(r)], stage, row);
-        const std::int64_t at = offset_of(scores, plane / count(heads), plane % count(heads), r);
-        for (std::int64_t j = 0; j < problem.keys; ++j) {
-            write_number(scores.dtype(), scores.data(), at + j * scores.stride(3), row[static_cast<std::size_t>(j)]);
-        }
+        reference::score_row(problem, problem.sequence(b), b, chosen.head(plane),
+                             chosen.rows[static_cast<std::size_t>(r)], stage, row);
+        cpu::store_weights(row.data(), problem.keys, scores,
+                           offset_of(scores, chosen.batch_place(plane), chosen.head_place(plane), r));
     });
 }
 
@@ -255,100 +212,52 @@ void attention_statistics(Context& context, const View& q, const View& k, const 
          {std::pair{"window.left", statistics.window.left}, std::pair{"window.right", statistics.window.right}}) {
         if (side < -1) { refuse(function, name, "-1 (unlimited) or more", std::to_string(side)); }
     }
-    const auto batches = chosen(function, "batches", {}, problem.batch);
-    const auto heads = chosen(function, "heads", {}, problem.heads);
-    const auto rows = chosen(function, "rows", {}, problem.queries);
-    if (only_explains(detail::place_of(context), attention_kernel_list(), {function, options.kernel}, problem)) {
-        return;
-    }
-    const AttentionKernel& kernel = choose_attention_kernel(context, function, problem);
-    for_each_row_block(context, problem, kernel, batches, heads, rows, false,
-                       [&](std::int64_t plane, std::int64_t begin, std::int64_t size, std::int64_t, std::int64_t stride,
-                           const auto* block) {
-                           const std::int64_t b = plane / problem.heads;
-                           const std::int64_t h = plane % problem.heads;
-                           const Sequence s = problem.sequence(b);
-                           for (std::int64_t r = 0; r < size; ++r) {
-                               const Summary summary =
-                                   summarise(problem, s, statistics.window, begin + r, block + r * stride);
-                               const auto put = [&](const MutableView& view, double value) {
-                                   if (view) {
-                                       write_number(view.dtype(), view.data(), offset_of(view, b, h, begin + r), value);
-                                   }
-                               };
-                               put(statistics.entropy, summary.entropy);
-                               put(statistics.max_weight, summary.max_weight);
-                               put(statistics.argmax, static_cast<double>(summary.argmax));
-                               put(statistics.window_mass, summary.window_mass);
-                               put(statistics.first_mass, summary.first_mass);
-                           }
-                       });
+    const Chosen all(function, {}, problem);
+    const AttentionKernel* kernel = chosen_kernel(context, function, problem);
+    if (kernel == nullptr) { return; }
+    for_each_row_block(context, problem, *kernel, all, false, [&](const auto& block) {
+        const std::int64_t b = all.batch(block.plane), h = all.head(block.plane);
+        const Sequence s = problem.sequence(b);
+        for (std::int64_t r = 0; r < block.size; ++r) {
+            const std::int64_t i = block.begin + r;
+            const cpu::RowSummary summary = cpu::summarise(problem, s, statistics.window, i, block.row(r));
+            const auto put = [&](const MutableView& view, double value) {
+                if (view) { write_number(view.dtype(), view.data(), offset_of(view, b, h, i), value); }
+            };
+            put(statistics.entropy, summary.entropy);
+            put(statistics.max_weight, summary.max_weight);
+            put(statistics.argmax, static_cast<double>(summary.argmax));
+            put(statistics.window_mass, summary.window_mass);
+            put(statistics.first_mass, summary.first_mass);
+        }
+    });
 }
 
 void attention_map(Context& context, const View& q, const View& k, const MutableView& map, Pooling pooling,
                    const AttentionSelection& selection, const AttentionOptions& options) {
     const Caller function("attention_map", context);
     const AttentionProblem problem = checked(function, q, k, options);
-    const auto batches = chosen(function, "selection.batches", selection.batches, problem.batch);
-    const auto heads = chosen(function, "selection.heads", selection.heads, problem.heads);
     if (!selection.rows.empty()) { refuse(function, "selection.rows", "an empty list", "a list of rows"); }
+    const Chosen chosen(function, selection, problem);
     if (!map || map.rank() != 4) {
         refuse(function, "map", "4 axes [batches, heads, rows, columns]", map ? to_string(map.shape()) : "none");
     }
-    const std::int64_t height = map.extent(2);
-    const std::int64_t width = map.extent(3);
-    check_result(function, "map", map, {count(batches), count(heads), height, width}, problem,
+    const cpu::PooledMap::Sizes sizes{map.extent(2), map.extent(3), problem.queries, problem.keys};
+    check_result(function, "map", map, {count(chosen.batches), count(chosen.heads), sizes.height, sizes.width}, problem,
                  {DType::f32, DType::f64});
-    const auto all_rows = chosen(function, "rows", {}, problem.queries);
-    if (only_explains(detail::place_of(context), attention_kernel_list(), {function, options.kernel}, problem)) {
-        return;
-    }
-    const AttentionKernel& kernel = choose_attention_kernel(context, function, problem);
-    // Cell n of `cells` over `extent` entries: [floor(n*extent/cells), ceil((n+1)*extent/cells)).
-    const auto first = [](std::int64_t n, std::int64_t extent, std::int64_t cells) { return n * extent / cells; };
-    const auto last = [](std::int64_t n, std::int64_t extent, std::int64_t cells) {
-        return ((n + 1) * extent + cells - 1) / cells;
-    };
-    std::vector<std::vector<double>> cells(static_cast<std::size_t>(count(batches) * count(heads)));
-    for_each_row_block(context, problem, kernel, batches, heads, all_rows, true,
-                       [&](std::int64_t plane, std::int64_t begin, std::int64_t size, std::int64_t keys,
-                           std::int64_t stride, const auto* block) {
-                           std::vector<double>& cell = cells[static_cast<std::size_t>(plane)];
-                           if (cell.empty()) { cell.assign(static_cast<std::size_t>(height * width), 0); }
-                           std::vector<double> pooled(static_cast<std::size_t>(width));
-                           for (std::int64_t r = 0; r < size; ++r) {
-                               for (std::int64_t c = 0; c < width; ++c) {
-                                   double value = 0;
-                                   const std::int64_t end = std::min(keys, last(c, problem.keys, width));
-                                   for (std::int64_t j = first(c, problem.keys, width); j < end; ++j) {
-                                       const double w = block[r * stride + j];
-                                       value = pooling == Pooling::mean ? value + w : std::max(value, w);
-                                   }
-                                   pooled[static_cast<std::size_t>(c)] = value;
-                               }
-                               const std::int64_t i = begin + r;
-                               // The cells of row i: those whose range holds it.
-                               const std::int64_t from = i * height / problem.queries;
-                               const std::int64_t to = ((i + 1) * height + problem.queries - 1) / problem.queries;
-                               for (std::int64_t y = from; y < std::min(to, height); ++y) {
-                                   for (std::int64_t c = 0; c < width; ++c) {
-                                       double& target = cell[static_cast<std::size_t>(y * width + c)];
-                                       const double value = pooled[static_cast<std::size_t>(c)];
-                                       target = pooling == Pooling::mean ? target + value : std::max(target, value);
-                                   }
-                               }
-                           }
-                       });
-    for (std::size_t plane = 0; plane < cells.size(); ++plane) {
-        const auto n = static_cast<std::int64_t>(plane);
-        for (std::int64_t y = 0; y < height; ++y) {
-            for (std::int64_t c = 0; c < width; ++c) {
-                double value = cells[plane].empty() ? 0 : cells[plane][static_cast<std::size_t>(y * width + c)];
-                const std::int64_t area = (last(y, problem.queries, height) - first(y, problem.queries, height)) *
-                                          (last(c, problem.keys, width) - first(c, problem.keys, width));
-                if (pooling == Pooling::mean && area > 0) { value /= static_cast<double>(area); }
-                write_number(map.dtype(), map.data(),
-                             offset_of(map, n / count(heads), n % count(heads), y) + c * map.stride(3), value);
+    const AttentionKernel* kernel = chosen_kernel(context, function, problem);
+    if (kernel == nullptr) { return; }
+    std::vector<cpu::PooledMap> maps(static_cast<std::size_t>(chosen.planes()), cpu::PooledMap(pooling, sizes));
+    for_each_row_block(context, problem, *kernel, chosen, true, [&](const auto& block) {
+        cpu::PooledMap& pooled = maps[static_cast<std::size_t>(block.plane)];
+        for (std::int64_t r = 0; r < block.size; ++r) { pooled.add_row(block.begin + r, block.row(r), block.keys); }
+    });
+    for (std::int64_t plane = 0; plane < chosen.planes(); ++plane) {
+        const cpu::PooledMap& pooled = maps[static_cast<std::size_t>(plane)];
+        for (std::int64_t y = 0; y < sizes.height; ++y) {
+            const std::int64_t row = offset_of(map, chosen.batch_place(plane), chosen.head_place(plane), y);
+            for (std::int64_t x = 0; x < sizes.width; ++x) {
+                write_number(map.dtype(), map.data(), row + x * map.stride(3), pooled.value(y, x));
             }
         }
     }

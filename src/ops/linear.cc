@@ -36,14 +36,6 @@ AnyView leading_ones(const AnyView& matrix, int rank) {
                    Shape(std::span<const std::int64_t>(steps)), matrix.device());
 }
 
-View transposed(const View& matrix) {
-    Shape shape = matrix.shape(), strides = matrix.strides();
-    const int last = matrix.rank() - 1;
-    std::swap(shape[last], shape[last - 1]);
-    std::swap(strides[last], strides[last - 1]);
-    return View(matrix.dtype(), matrix.data(), shape, strides, matrix.device());
-}
-
 Shape with_columns(Shape shape, std::int64_t columns) {
     shape[shape.rank() - 1] = columns;
     return shape;
@@ -105,6 +97,14 @@ std::span<const Kernel<LinearProblem>> linear_kernel_list() {
 
 }  // namespace
 
+View transposed(const View& matrix) {
+    Shape shape = matrix.shape(), strides = matrix.strides();
+    const int last = matrix.rank() - 1;
+    std::swap(shape[last], shape[last - 1]);
+    std::swap(strides[last], strides[last - 1]);
+    return View(matrix.dtype(), matrix.data(), shape, strides, matrix.device());
+}
+
 void product(Context& context, const View& a, const View& b, const MutableView& c, const ProductOptions& o) {
     if (c.shape().elements() == 0) { return; }
     if (a.rank() == 2) {
@@ -158,7 +158,8 @@ void for_prepared(const char* function, const View& x, const MutableView& out, c
     check_output(function, "out", out, shape, float_types);
     check_optional_input(function, {"bias", o.bias}, Shape{weight.outputs});
     check_optional_output(function, {"before_activation", o.before_activation}, shape);
-    check_all_apart(function, {{"out", out}, {"before_activation", o.before_activation}}, {{"x", x}, {"bias", o.bias}});
+    check_all_disjoint(function, {{"out", out}, {"before_activation", o.before_activation}},
+                       {{"x", x}, {"bias", o.bias}});
     if (shape.elements() == 0) { return; }
     for_matrices(x, out, o, [&](LinearProblem problem) {
         problem.product.columns = weight.outputs;
@@ -173,8 +174,8 @@ void linear(Context& context, const View& x, const View& weight, const MutableVi
     check_output(function, "out", out, shape, float_types);
     check_optional_input(function, {"bias", o.bias}, Shape{weight.extent(0)});
     check_optional_output(function, {"before_activation", o.before_activation}, shape);
-    check_all_apart(function, {{"out", out}, {"before_activation", o.before_activation}},
-                    {{"x", x}, {"weight", weight}, {"bias", o.bias}});
+    check_all_disjoint(function, {{"out", out}, {"before_activation", o.before_activation}},
+                       {{"x", x}, {"weight", weight}, {"bias", o.bias}});
     const Matrices matrices = as_matrices(x, out, o.before_activation);
     product(context, matrices.a, transposed(weight), matrices.b,
             {.bias = o.bias, .activation = o.activation, .before_activation = matrices.c});
@@ -195,7 +196,7 @@ void linear_backward(Context& context, const View& x, const View& weight, const 
     check_optional_output(function, {"dweight", gradients.dweight}, weight.shape());
     check_optional_output(function, {"dbias", gradients.dbias}, Shape{weight.extent(0)});
     if (o.room) { check_output(function, "room", o.room, shape, {dout.dtype()}); }
-    check_all_apart(
+    check_all_disjoint(
         function, {{"dx", gradients.dx}, {"dweight", gradients.dweight}, {"dbias", gradients.dbias}, {"room", o.room}},
         {{"x", x}, {"weight", weight}, {"dout", dout}, {"before_activation", o.before_activation}});
     Tensor own;

@@ -17,6 +17,9 @@ struct ProductOptions {
     MutableView before_activation{};
 };
 
+/// Matrices [..., M, N] as [..., N, M].
+View transposed(const View& matrices);
+
 /// c [..., M, N] = activation(a [..., M, K] b [..., K, N] (+ c) + bias), of checked arguments: the way to multiply for
 /// operations that have looked at their arguments themselves.
 void product(Context& context, const View& a, const View& b, const MutableView& c, const ProductOptions& options = {});

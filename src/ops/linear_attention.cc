@@ -1,12 +1,12 @@
 #include <heed/linear_attention.h>
+#include <heed/tensor.h>
 
 #include "cpu/linear_attention/linear_attention.h"
 #include "ops/checks.h"
 #include "ops/linear_attention_checks.h"
 #include "ops/linear_attention_kernels.h"
+#include "ops/row_sums.h"
 #include "reference/linear_attention.h"
-
-#include <vector>
 
 namespace heed {
 namespace {
@@ -81,20 +81,17 @@ void run_packed_forward(Context& context, const char* function, const LinearAtte
     });
 }
 
-/// The gradient of constant decays is summed over the sequences here.
+/// The gradient of constant decays is summed over the sequences, in double.
 void run_packed_backward(Context& context, const char* function, const LinearAttentionProblem& p) {
     const MutableView& ddecay = p.gradients.ddecay;
-    std::vector<double> sum(static_cast<std::size_t>(p.states), 0);
-    std::vector<double> part(sum.size(), 0);
+    const bool sums = ddecay && detail::place_of(context).explained == nullptr;
+    Tensor sum(DType::f64, {p.states}), part(DType::f64, {p.states});
     each_sequence(p, [&](LinearAttentionProblem one) {
-        if (ddecay) { one.gradients.ddecay = MutableView(part.data(), Shape{p.states}); }
+        if (ddecay) { one.gradients.ddecay = part; }
         run_backward(context, linear_attention_kernel_list(), {function}, one);
-        for (std::size_t n = 0; n < sum.size(); ++n) { sum[n] += part[n]; }
+        if (sums) { accumulate(context, sum, part); }
     });
-    if (!ddecay || detail::place_of(context).explained != nullptr) { return; }
-    for (std::int64_t n = 0; n < p.states; ++n) {
-        write_number(ddecay.dtype(), ddecay.data(), n * ddecay.stride(0), sum[static_cast<std::size_t>(n)]);
-    }
+    if (sums) { store(context, sum, ddecay); }
 }
 
 }  // namespace

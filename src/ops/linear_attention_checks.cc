@@ -186,7 +186,7 @@ struct LinearChecker {
         check_output(function, name, view, shape, dtypes);
         for (const auto& [input, memory] : inputs) {
             if (may_be && same_memory(view, may_be) && same_memory(view, memory)) { continue; }
-            check_apart(function, name, view, input, memory);
+            check_disjoint(function, name, view, input, memory);
         }
         inputs.emplace_back(name, view);
     }

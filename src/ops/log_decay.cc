@@ -56,7 +56,7 @@ void log_decay(Context& context, const View& x, const View& rate, const MutableV
     LogDecayProblem problem = checked_log_decay(function, x, rate);
     check_output(function, "out", out, x.shape(), float_types);
     check_in_place(function, {"out", out}, {{"x", x}});
-    check_all_apart(function, {{"out", out}}, {{"rate", rate}});
+    check_all_disjoint(function, {{"out", out}}, {{"rate", rate}});
     problem.out = rows_of(out);
     if (x.shape().elements() > 0) { run_forward(context, log_decay_kernel_list(), {function}, problem); }
 }
@@ -69,8 +69,8 @@ void log_decay_backward(Context& context, const View& x, const View& rate, const
     check_optional_output(function, {"dx", dx}, x.shape());
     check_optional_output(function, {"drate", drate}, rate.shape());
     check_in_place(function, {"dx", dx}, {{"x", x}, {"dout", dout}});
-    check_all_apart(function, {{"drate", drate}}, {{"x", x}, {"rate", rate}, {"dout", dout}, {"dx", dx}});
-    if (dx) { check_all_apart(function, {{"dx", dx}}, {{"rate", rate}}); }
+    check_all_disjoint(function, {{"drate", drate}}, {{"x", x}, {"rate", rate}, {"dout", dout}, {"dx", dx}});
+    if (dx) { check_all_disjoint(function, {{"dx", dx}}, {{"rate", rate}}); }
     problem.dout = rows_of(dout);
     problem.dx = rows_of(dx);
     problem.drate = rows_of(drate);

@@ -41,7 +41,7 @@ void leading_axes(const View& a, const View& b, const View& c, MatmulProblem& pr
             refuse(matmul_name, "c", of_a + " or 1 along axis " + std::to_string(axis), to_string(c.shape()));
         }
         const std::int64_t extent = c.extent(axis) != 1 ? c.extent(axis) : longer;
-        MatmulProblem::Axes& axes = c.extent(axis) != 1 ? problem.kept : problem.summed;
+        MatmulProblem::Axes& axes = c.extent(axis) != 1 ? problem.outer : problem.summed;
         const auto stride = [&](const View& view) { return view.extent(axis) == 1 ? 0 : view.stride(axis); };
         axes.extent[axes.count] = extent;
         axes.a[axes.count] = stride(a);
@@ -72,8 +72,8 @@ MatmulProblem checked(Caller function, const View& a, const View& b, const Mutab
     }
     leading_axes(a, b, c, problem);
     check_output(function, "c", c, c.shape(), float_types);
-    check_apart(matmul_name, "c", c, "a", a);
-    check_apart(matmul_name, "c", c, "b", b);
+    check_disjoint(matmul_name, "c", c, "a", a);
+    check_disjoint(matmul_name, "c", c, "b", b);
     const auto finite = [](const char* name, double value) {
         if (!std::isfinite(value)) { refuse(matmul_name, name, "a finite number", std::to_string(value)); }
     };

@@ -48,13 +48,13 @@ MergeProblem checked_parts(Caller function, std::span<const PartialResult> parts
 void check_result(Caller function, const MergeProblem& problem, const MutableView& out, const MutableView& lse) {
     check_output(function, "out", out, problem.parts[0].out.shape(), float_types);
     if (lse) { check_output(function, "lse", lse, problem.parts[0].lse.shape(), wide_floats); }
-    check_apart(function, "lse", lse, "out", out);
+    check_disjoint(function, "lse", lse, "out", out);
     for (std::size_t n = 0; n < problem.parts.size(); ++n) {
         const auto& [part_out, part_lse] = problem.parts[n];
-        if (!same_memory(out, part_out)) { check_apart(function, "out", out, part_name(n, "out"), part_out); }
-        check_apart(function, "out", out, part_name(n, "lse"), part_lse);
-        check_apart(function, "lse", lse, part_name(n, "out"), part_out);
-        if (lse && !same_memory(lse, part_lse)) { check_apart(function, "lse", lse, part_name(n, "lse"), part_lse); }
+        if (!same_memory(out, part_out)) { check_disjoint(function, "out", out, part_name(n, "out"), part_out); }
+        check_disjoint(function, "out", out, part_name(n, "lse"), part_lse);
+        check_disjoint(function, "lse", lse, part_name(n, "out"), part_out);
+        if (lse && !same_memory(lse, part_lse)) { check_disjoint(function, "lse", lse, part_name(n, "lse"), part_lse); }
     }
 }
 
@@ -83,10 +83,10 @@ void check_gradients(Caller function, const MergeProblem& problem) {
     }
     for (std::size_t n = 0; n < outputs.size(); ++n) {
         for (const Named& input : inputs) {
-            check_apart(function, outputs[n].name, outputs[n].view, input.name, input.view);
+            check_disjoint(function, outputs[n].name, outputs[n].view, input.name, input.view);
         }
         for (std::size_t m = 0; m < n; ++m) {
-            check_apart(function, outputs[n].name, outputs[n].view, outputs[m].name, outputs[m].view);
+            check_disjoint(function, outputs[n].name, outputs[n].view, outputs[m].name, outputs[m].view);
         }
     }
 }

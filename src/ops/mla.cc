@@ -3,10 +3,11 @@
 #include <heed/tensor.h>
 
 #include "base/overlap.h"
-#include "cpu/row_sums/row_sums.h"
 #include "ops/attention_checks.h"
+#include "ops/linear.h"
 #include "ops/mla.h"
-#include "reference/row_sums.h"
+#include "ops/row_sums.h"
+#include "reference/mla.h"
 
 #include <cmath>
 #include <vector>
@@ -45,7 +46,7 @@ struct Named {
     View view;
 };
 void refuse_overlaps(Caller function, const Named& output, std::initializer_list<Named> inputs) {
-    for (const Named& input : inputs) { check_apart(function, output.name, output.view, input.name, input.view); }
+    for (const Named& input : inputs) { check_disjoint(function, output.name, output.view, input.name, input.view); }
 }
 
 /// [B,S,x] as [B,1,S,x], [H,x,y] as [1,H,x,y].
@@ -63,14 +64,6 @@ AnyView with_axis(const AnyView& x, int axis) {
     }
     return AnyView(x.dtype(), x.data(), shape, strides, x.device());
 }
-View turned(const View& matrices) { return matrices.permute({0, 1, 3, 2}); }
-
-/// to [B,G,S,x] = from [B,H,S,x] where G is H, repeated where H is 1, and summed over h where G is 1.
-void copy_or_sum(Context& context, const View& from, const MutableView& to) {
-    static const auto list = kernel_list<HeadSumProblem>({cpu::head_sum_kernels(), {reference::head_sum_kernel()}});
-    if (to.shape().elements() == 0) { return; }
-    run_forward(context, std::span<const Kernel<HeadSumProblem>>(list), {"mla_attend"}, {from, to});
-}
 
 /// The keys and values of every head.
 struct Expanded {
@@ -82,8 +75,9 @@ struct Expanded {
           values(Tensor::uninitialised(dtype, {z.batch, z.heads, z.keys, z.value})) {}
 
     void fill(Context& context, const Sizes& z, const View& latent, const View& rotary_key, const MlaWeights& weights) {
-        matmul(context, with_axis(latent, 1), turned(with_axis(weights.up_key, 0)), keys.view().slice(3, 0, z.plain));
-        matmul(context, with_axis(latent, 1), turned(with_axis(weights.up_value, 0)), values);
+        matmul(context, with_axis(latent, 1), transposed(with_axis(weights.up_key, 0)),
+               keys.view().slice(3, 0, z.plain));
+        matmul(context, with_axis(latent, 1), transposed(with_axis(weights.up_value, 0)), values);
         if (z.rotary > 0) {
             copy_or_sum(context, with_axis(rotary_key, 1), keys.view().slice(3, z.plain, z.plain + z.rotary));
         }
@@ -97,60 +91,20 @@ AttentionOptions with_scale(AttentionOptions options, const Sizes& z) {
 
 DType wide(DType dtype) { return dtype == DType::f64 ? DType::f64 : DType::f32; }
 
-bool all_zero(const View& x, std::int64_t b, std::int64_t h, std::int64_t s) {
-    for (std::int64_t e = 0; e < x.extent(3); ++e) {
-        const std::int64_t at = b * x.stride(0) + h * x.stride(1) + s * x.stride(2) + e * x.stride(3);
-        if (read_number(x.dtype(), x.data(), at) != 0) { return false; }
-    }
-    return true;
-}
-
-bool has_non_finite(const View& latent) {
-    return dispatch_float(latent.dtype(), [&]<class T>() {
-        for (std::int64_t b = 0; b < latent.extent(0); ++b) {
-            for (std::int64_t s = 0; s < latent.extent(1); ++s) {
-                const T* row = latent.as<T>() + b * latent.stride(0) + s * latent.stride(1);
-                bool finite = true;
-                for (std::int64_t e = 0; e < latent.extent(2); ++e) {
-                    const auto x = static_cast<double>(row[e * latent.stride(2)]);
-                    finite = finite && x - x == 0;
-                }
-                if (!finite) { return true; }
-            }
-        }
-        return false;
-    });
-}
-
-/// The latents with those set to 0 that head h got no gradient from: a product 0 * NaN would let what
-/// the head may not see into its weights.
-Tensor seen_latents(const View& latent, const View& dkeys, const View& dvalues, std::int64_t h) {
-    Tensor seen = Tensor::copy_of(latent);
-    for (std::int64_t b = 0; b < latent.extent(0); ++b) {
-        for (std::int64_t s = 0; s < latent.extent(1); ++s) {
-            if (!all_zero(dkeys, b, h, s) || !all_zero(dvalues, b, h, s)) { continue; }
-            for (std::int64_t e = 0; e < latent.extent(2); ++e) {
-                write_number(seen.dtype(), seen.data(), (b * latent.extent(1) + s) * latent.extent(2) + e, 0);
-            }
-        }
-    }
-    return seen;
-}
-
 /// k = W_UK c, value = W_UV c: the gradients of W_UK and W_UV.
 void weight_gradients(Context& context, const View& latent, const View& dkeys, const View& dvalues,
                       const MlaGradients& gradients) {
     const auto one = [&](const View& latents, const View& dupper, const MutableView& dweight) {
-        if (dweight) { matmul(context, turned(dupper), with_axis(latents, 1), with_axis(dweight, 0)); }
+        if (dweight) { matmul(context, transposed(dupper), with_axis(latents, 1), with_axis(dweight, 0)); }
     };
     if (!gradients.dup_key && !gradients.dup_value) { return; }
-    if (!has_non_finite(latent)) {
+    if (reference::all_finite(latent)) {
         one(latent, dkeys, gradients.dup_key);
         one(latent, dvalues, gradients.dup_value);
         return;
     }
     for (std::int64_t h = 0; h < dkeys.extent(1); ++h) {
-        const Tensor seen = seen_latents(latent, dkeys, dvalues, h);
+        const Tensor seen = reference::seen_latents(latent, dkeys, dvalues, h);
         const auto head = [h](const MutableView& view) { return view ? view.slice(0, h, h + 1) : view; };
         one(seen, dkeys.slice(1, h, h + 1), head(gradients.dup_key));
         one(seen, dvalues.slice(1, h, h + 1), head(gradients.dup_value));
@@ -217,7 +171,7 @@ void absorb_queries(Context& context, const MlaSizes& z, const View& q, const Ml
 
 void expand_values(Context& context, const MlaSizes& z, const View& latents, const MlaWeights& weights,
                    const MutableView& out) {
-    matmul(context, rows_of(z, latents), turned(with_axis(weights.up_value, 0)), rows_of(z, out));
+    matmul(context, rows_of(z, latents), transposed(with_axis(weights.up_value, 0)), rows_of(z, out));
 }
 
 double mla_scale(std::int64_t head_size, double mscale) {

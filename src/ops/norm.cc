@@ -48,7 +48,7 @@ void normalise(Context& context, const char* name, bool centred, const View& x, 
     if (!centred && o.bias) { refuse(function, "bias", "none", to_string(o.bias.shape())); }
     check_in_place(function, {"out", out}, {{"x", x}, {"residual", o.residual}});
     check_in_place(function, {"sum", o.sum}, {{"x", x}, {"residual", o.residual}});
-    check_all_apart(function, {{"out", out}, {"sum", o.sum}}, {{"weight", o.weight}, {"bias", o.bias}});
+    check_all_disjoint(function, {{"out", out}, {"sum", o.sum}}, {{"weight", o.weight}, {"bias", o.bias}});
     check_norm_eps(function, o.eps);
     check_finite(function, "weight_offset", o.weight_offset);
     NormProblem problem;
@@ -79,10 +79,10 @@ void normalise_backward(Context& context, const char* name, bool centred, const 
     check_optional_output(function, {"dbias", gradients.dbias}, row);
     if (!centred && gradients.dbias) { refuse(function, "dbias", "none", to_string(gradients.dbias.shape())); }
     check_in_place(function, {"dx", gradients.dx}, {{"s", s}, {"dout", dout}, {"dsum", o.dsum}});
-    check_all_apart(function, {{"dx", gradients.dx}, {"dweight", gradients.dweight}, {"dbias", gradients.dbias}},
-                    {{"weight", o.weight}});
-    check_all_apart(function, {{"dweight", gradients.dweight}, {"dbias", gradients.dbias}},
-                    {{"s", s}, {"dout", dout}, {"dsum", o.dsum}});
+    check_all_disjoint(function, {{"dx", gradients.dx}, {"dweight", gradients.dweight}, {"dbias", gradients.dbias}},
+                       {{"weight", o.weight}});
+    check_all_disjoint(function, {{"dweight", gradients.dweight}, {"dbias", gradients.dbias}},
+                       {{"s", s}, {"dout", dout}, {"dsum", o.dsum}});
     check_norm_eps(function, o.eps);
     check_finite(function, "weight_offset", o.weight_offset);
     NormProblem problem;

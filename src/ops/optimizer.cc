@@ -33,7 +33,7 @@ void check_parameter(Caller function, std::size_t n, const AdamParameter& p) {
     if (p.rounded) { check_output(function, name("rounded").c_str(), p.rounded, shape, float_types); }
     const std::string value = name("value"), first = name("first"), second = name("second"), rounded = name("rounded");
     const std::string gradient = name("gradient");
-    check_all_apart(
+    check_all_disjoint(
         function,
         {{value.c_str(), p.value}, {first.c_str(), p.first}, {second.c_str(), p.second}, {rounded.c_str(), p.rounded}},
         {{gradient.c_str(), p.gradient}});

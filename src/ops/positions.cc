@@ -43,7 +43,7 @@ void sinusoids(Context& context, const MutableView& out, const SinusoidOptions& 
     }
     const std::int64_t length = out.extent(0);
     const View positions = checked_positions(function, "positions", options.positions, 1, length);
-    check_apart(function, "out", out, "positions", positions);
+    check_disjoint(function, "out", out, "positions", positions);
     check_first(function, options.first, length, options.positions);
     run_forward(context, sinusoid_kernels(), {function}, {out, positions, options});
 }
@@ -93,8 +93,8 @@ void learned_positions(Context& context, const View& table, const View& position
     check_offset(function, options.offset);
     LearnedProblem problem;
     problem.rows = table_rows(function, positions, out, table.extent(0), options.offset);
-    check_apart(function, "out", out, "table", table);
-    check_apart(function, "out", out, "positions", positions);
+    check_disjoint(function, "out", out, "table", table);
+    check_disjoint(function, "out", out, "positions", positions);
     problem.add = options.add;
     problem.table = table;
     problem.out = out;
@@ -110,8 +110,8 @@ void learned_positions_backward(Context& context, const View& dout, const View& 
     check_offset(function, options.offset);
     LearnedProblem problem;
     problem.rows = table_rows(function, positions, dout, dtable.extent(0), options.offset);
-    check_apart(function, "dtable", dtable, "dout", dout);
-    check_apart(function, "dtable", dtable, "positions", positions);
+    check_disjoint(function, "dtable", dtable, "dout", dout);
+    check_disjoint(function, "dtable", dtable, "positions", positions);
     problem.add = options.add;
     problem.dout = dout;
     problem.dtable = dtable;

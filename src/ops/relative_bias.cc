@@ -88,9 +88,9 @@ void relative_bias(Context& context, const View& table, const MutableView& bias,
     const Caller function("relative_bias", context);
     RelativeBiasProblem grid = checked(function, "bias", bias, "table", table, options);
     check_output(function, "bias", bias, bias.shape(), float_types);
-    check_apart(function, "bias", bias, "table", table);
-    check_apart(function, "bias", bias, "query_positions", options.query_positions);
-    check_apart(function, "bias", bias, "key_positions", options.key_positions);
+    check_disjoint(function, "bias", bias, "table", table);
+    check_disjoint(function, "bias", bias, "query_positions", options.query_positions);
+    check_disjoint(function, "bias", bias, "key_positions", options.key_positions);
     if (bias.shape().elements() == 0) { return; }
     if (!on_host(context)) {
         const std::vector<std::int64_t> ids = buckets_of(grid);
@@ -107,9 +107,9 @@ void relative_bias_backward(Context& context, const View& dbias, const MutableVi
     const Caller function("relative_bias_backward", context);
     RelativeBiasProblem grid = checked(function, "dbias", dbias, "dtable", dtable, options);
     check_output(function, "dtable", dtable, dtable.shape(), {DType::f32, DType::f64});
-    check_apart(function, "dtable", dtable, "dbias", dbias);
-    check_apart(function, "dtable", dtable, "query_positions", options.query_positions);
-    check_apart(function, "dtable", dtable, "key_positions", options.key_positions);
+    check_disjoint(function, "dtable", dtable, "dbias", dbias);
+    check_disjoint(function, "dtable", dtable, "query_positions", options.query_positions);
+    check_disjoint(function, "dtable", dtable, "key_positions", options.key_positions);
     if (!on_host(context)) {
         const std::vector<std::int64_t> ids = buckets_of(grid);
         embedding_backward(context, View(ids.data(), grid_shape(grid)), dbias.permute({0, 2, 3, 1}), dtable);

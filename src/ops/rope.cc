@@ -57,7 +57,7 @@ RopeProblem checked(Caller function, const char* input, const View& x, const cha
     problem.out = out;
     if (options.positions) { check_memory(function.function, "positions", options.positions); }  // read here
     problem.positions = checked_positions(function, "positions", options.positions, x.extent(0), x.extent(2));
-    check_apart(function, output, out, "positions", options.positions);
+    check_disjoint(function, output, out, "positions", options.positions);
     check_first(function, options.first, x.extent(2), options.positions);
     problem.first = options.first;
     problem.frequencies = table.frequencies;

@@ -85,9 +85,9 @@ struct Maker {
         }
         if (!(rope.theta > 1)) { refuse(rope_table_name, "yarn: rope.theta", "more than 1", shown(rope.theta)); }
         const auto size = static_cast<double>(rope.size);
-        // The index of the pair that turns so many times within the trained length.
-        const auto index = [&](double turns) {
-            return size * std::log(trained / (2 * std::numbers::pi * turns)) / (2 * std::log(rope.theta));
+        // The index of the pair that rotates so many times within the trained length.
+        const auto index = [&](double rotations) {
+            return size * std::log(trained / (2 * std::numbers::pi * rotations)) / (2 * std::log(rope.theta));
         };
         const auto whole = [&](double x, double rounded) { return s.truncate ? rounded : x; };
         const double fast = index(s.beta_fast);
@@ -128,9 +128,9 @@ struct Maker {
         }
         std::vector<double> f = plain(rope.theta, rope.size);
         for (double& x : f) {
-            const double turns = trained * x / (2 * std::numbers::pi);
+            const double rotations = trained * x / (2 * std::numbers::pi);
             const double kept =
-                std::clamp((turns - s.low_freq_factor) / (s.high_freq_factor - s.low_freq_factor), 0.0, 1.0);
+                std::clamp((rotations - s.low_freq_factor) / (s.high_freq_factor - s.low_freq_factor), 0.0, 1.0);
             x = (1 - kept) * x / factor + kept * x;
         }
         return table(std::move(f));
@@ -165,8 +165,8 @@ struct Maker {
         }
         const double factor = positive("proportional.factor", s.factor);
         std::vector<double> f = plain(rope.theta, rope.size);
-        const auto turning = static_cast<std::size_t>(s.share * static_cast<double>(rope.size) / 2);
-        for (std::size_t i = 0; i < f.size(); ++i) { f[i] = i < turning ? f[i] / factor : 0; }
+        const auto rotating = static_cast<std::size_t>(s.share * static_cast<double>(rope.size) / 2);
+        for (std::size_t i = 0; i < f.size(); ++i) { f[i] = i < rotating ? f[i] / factor : 0; }
         return table(std::move(f));
     }
 };

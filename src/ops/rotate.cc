@@ -30,7 +30,7 @@ void check_rotations(Caller function, RotateProblem& p, const Rotations& by) {
         if (!*table) { refuse(function, name, "a tensor", "none"); }
         check_dtype(function, name, *table, float_types);
         check_memory(function, name, *table);
-        check_apart(function, "out", p.out, name, *table);
+        check_disjoint(function, "out", p.out, name, *table);
     }
     p.cosine = three_axes(by.cosine);
     p.sine = three_axes(by.sine);
@@ -62,7 +62,7 @@ void check_rotations(Caller function, RotateProblem& p, const Rotations& by) {
             }
         }
     }
-    check_apart(function, "out", p.out, "positions", by.positions);
+    check_disjoint(function, "out", p.out, "positions", by.positions);
     if (by.pairing != Pairing::interleaved && by.pairing != Pairing::halves) {
         refuse(function, "pairing", "interleaved or halves", std::to_string(static_cast<int>(by.pairing)));
     }
@@ -87,15 +87,6 @@ void run_rotation(Context& context, const char* name, RotateNames names, bool ba
     check_rotations(function, problem, by);
     static const auto list = kernel_list<RotateProblem>({{cpu::rotate_kernel(), reference::rotate_kernel()}});
     run_forward<Kernel<RotateProblem>>(context, list, {name}, problem);
-}
-
-/// Positions [T] or [B,T] of an axis at token t.
-double position_of(const View& positions, std::int64_t b, std::int64_t t) {
-    const bool shared = positions.rank() == 1;
-    const std::int64_t at = shared ? t * positions.stride(0) : b * positions.stride(0) + t * positions.stride(1);
-    const DType type = positions.dtype();
-    return type == DType::i64 || type == DType::i32 ? static_cast<double>(read_integer(type, positions.data(), at))
-                                                    : read_number(type, positions.data(), at);
 }
 
 /// [T,n] or [B,T,n] as [B,T,n].
@@ -148,7 +139,7 @@ void rotary_tables(Context& context, const MutableView& cosine, const MutableVie
     if (!(sine.shape() == cosine.shape())) {
         refuse(function, "sine", to_string(cosine.shape()) + " as cosine", to_string(sine.shape()));
     }
-    check_apart(function, "sine", sine, "cosine", cosine);
+    check_disjoint(function, "sine", sine, "cosine", cosine);
     check_axes(function, axes, cosines.extent(0), cosines.extent(1));
     if (xpos && (!(xpos->gamma > 0) || !std::isfinite(xpos->gamma))) {
         refuse(function, "xpos.gamma", "a positive number", std::to_string(xpos->gamma));
@@ -156,31 +147,8 @@ void rotary_tables(Context& context, const MutableView& cosine, const MutableVie
     if (xpos && (!(xpos->scale_base > 0) || !std::isfinite(xpos->scale_base) || !std::isfinite(xpos->centre))) {
         refuse(function, "xpos.scale_base", "a positive number", std::to_string(xpos->scale_base));
     }
-    for (std::int64_t b = 0; b < cosines.extent(0); ++b) {
-        for (std::int64_t t = 0; t < cosines.extent(1); ++t) {
-            std::int64_t pair = 0;
-            for (const RotaryAxis& axis : axes) {
-                const double position = position_of(axis.positions, b, t);
-                for (const double frequency : axis.table.frequencies) {
-                    double size = axis.table.attention_factor;
-                    if (xpos) {
-                        const double z =
-                            (static_cast<double>(pair) / static_cast<double>(pairs) + xpos->gamma) / (1 + xpos->gamma);
-                        const double power =
-                            (position_of(axes.front().positions, b, t) - xpos->centre) / xpos->scale_base;
-                        size *= std::pow(z, xpos->keys ? -power : power);
-                    }
-                    const auto put = [&](const MutableView& to, double value) {
-                        write_number(to.dtype(), to.data(), b * to.stride(0) + t * to.stride(1) + pair * to.stride(2),
-                                     value);
-                    };
-                    put(cosines, size * std::cos(position * frequency));
-                    put(sines, size * std::sin(position * frequency));
-                    ++pair;
-                }
-            }
-        }
-    }
+    static const std::vector<Kernel<RotaryTablesProblem>> list = {reference::rotary_tables_kernel()};
+    run_forward<Kernel<RotaryTablesProblem>>(context, list, {function}, {cosines, sines, axes, xpos});
 }
 
 }  // namespace heed

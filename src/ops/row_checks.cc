@@ -34,19 +34,19 @@ void check_in_place(const char* function, const ArgumentView& output, std::initi
     if (!output.view) { return; }
     for (const ArgumentView& input : inputs) {
         if (!input.view || same_memory(output.view, input.view)) { continue; }
-        check_apart(function, output.name, output.view, input.name, input.view);
+        check_disjoint(function, output.name, output.view, input.name, input.view);
     }
 }
 
-void check_all_apart(const char* function, std::initializer_list<ArgumentView> outputs,
-                     std::initializer_list<ArgumentView> inputs) {
+void check_all_disjoint(const char* function, std::initializer_list<ArgumentView> outputs,
+                        std::initializer_list<ArgumentView> inputs) {
     for (const ArgumentView* output = outputs.begin(); output != outputs.end(); ++output) {
         if (!output->view) { continue; }
         for (const ArgumentView& input : inputs) {
-            if (input.view) { check_apart(function, output->name, output->view, input.name, input.view); }
+            if (input.view) { check_disjoint(function, output->name, output->view, input.name, input.view); }
         }
         for (const ArgumentView* other = outputs.begin(); other != output; ++other) {
-            if (other->view) { check_apart(function, output->name, output->view, other->name, other->view); }
+            if (other->view) { check_disjoint(function, output->name, output->view, other->name, other->view); }
         }
     }
 }

@@ -29,8 +29,8 @@ void check_optional_output(Caller function, const ArgumentView& x, const Shape& 
 /// Outputs may be an input itself, element for element, but share nothing otherwise.
 void check_in_place(const char* function, const ArgumentView& output, std::initializer_list<ArgumentView> inputs);
 /// Outputs share nothing with one another, nor with these inputs.
-void check_all_apart(const char* function, std::initializer_list<ArgumentView> outputs,
-                     std::initializer_list<ArgumentView> inputs);
+void check_all_disjoint(const char* function, std::initializer_list<ArgumentView> outputs,
+                        std::initializer_list<ArgumentView> inputs);
 /// A finite number.
 void check_finite(const char* function, const char* argument, double value);
 

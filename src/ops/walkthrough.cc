@@ -1,18 +1,19 @@
 #include <heed/inspect.h>
+#include <heed/matmul.h>
 #include <heed/random.h>
 #include <heed/walkthrough.h>
 
 #include "ops/attention_checks.h"
+#include "reference/attention_steps.h"
 
+#include <algorithm>
 #include <cmath>
-#include <limits>
 #include <numbers>
 
 namespace heed {
 namespace {
 
 constexpr const char* function_name = "walk_through";
-constexpr double infinity = std::numeric_limits<double>::infinity();
 /// "Small example", in numbers: what one matrix may hold, and multiply-adds of one product.
 constexpr double largest_matrix = 1 << 24;
 constexpr double largest_product = 1e11;
@@ -88,22 +89,11 @@ struct Example {
     }
 };
 
-/// [..., M] times [M, N].
-Tensor times(const Tensor& x, const Tensor& w) {
-    Shape shape = x.shape();
-    const std::int64_t inner = w.shape()[0];
-    const std::int64_t columns = w.shape()[1];
-    const std::int64_t rows = x.elements() / inner;
-    shape[shape.rank() - 1] = columns;
-    Tensor result(DType::f64, shape);
-    for (std::int64_t r = 0; r < rows; ++r) {
-        double* out = result.as<double>() + r * columns;
-        for (std::int64_t m = 0; m < inner; ++m) {
-            const double factor = x.as<double>()[r * inner + m];
-            const double* row = w.as<double>() + m * columns;
-            for (std::int64_t n = 0; n < columns; ++n) { out[n] += factor * row[n]; }
-        }
-    }
+/// [B,T,M] times [M,N].
+Tensor times(Context& context, const Tensor& x, const Tensor& w) {
+    const Shape one_matrix{1, w.shape()[0], w.shape()[1]};
+    Tensor result(DType::f64, {x.shape()[0], x.shape()[1], w.shape()[1]});
+    matmul(context, x, View(DType::f64, w.data(), one_matrix), result);
     return result;
 }
 
@@ -120,98 +110,160 @@ Tensor entry_of(const View& view, std::int64_t b) {
     return Tensor::copy_of(View(copy.dtype(), copy.data(), Shape(std::span(shape.begin() + 1, shape.end()))));
 }
 
-/// The T x T steps of one batch entry, each [H,T,T], in the order of <heed/attention.h>.
-struct Scores {
-    Tensor dot, scaled, capped, biased, masked, weights, dropped, visible, kept;
-
-    Scores(const AttentionProblem& p, std::int64_t b) {
-        const Shape shape{p.heads, p.queries, p.keys};
-        for (Tensor* t : {&dot, &scaled, &capped, &biased, &masked, &weights, &dropped}) {
-            *t = Tensor(DType::f64, shape);
-        }
-        visible = Tensor(DType::u8, shape);
-        kept = Tensor(DType::u8, shape);
-        const Sequence s = p.sequence(b);
-        for (std::int64_t h = 0; h < p.heads; ++h) {
-            for (std::int64_t i = 0; i < p.queries; ++i) { row(p, s, b, h, i); }
-        }
-    }
-
-    void row(const AttentionProblem& p, const Sequence& s, std::int64_t b, std::int64_t h, std::int64_t i) {
-        const std::int64_t begin = (h * p.queries + i) * p.keys;
-        const auto element = [](const View& x, std::int64_t entry, std::int64_t head, std::int64_t r, std::int64_t c) {
-            return x.as<double>()[entry * x.stride(0) + head * x.stride(1) + r * x.stride(2) + c * x.stride(3)];
-        };
-        double largest = p.options.sinks ? p.sink(h) : -infinity;
-        for (std::int64_t j = 0; j < p.keys; ++j) {
-            const std::int64_t n = begin + j;
-            double x = 0;
-            for (std::int64_t c = 0; c < p.head_size; ++c) {
-                x += element(p.q, b, h, i, c) * element(p.k, b, h / p.group(), j, c);
-            }
-            dot.as<double>()[n] = x;
-            scaled.as<double>()[n] = x *= p.scale;
-            const double cap = p.options.softcap;
-            capped.as<double>()[n] = x = cap > 0 ? cap * std::tanh(x / cap) : x;
-            if (p.options.bias) {
-                const View& bias = p.options.bias;
-                x += read_number(bias.dtype(), bias.data(), AttentionProblem::broadcast(bias, b, h, i, j));
-            }
-            if (p.options.alibi_slopes) {
-                x -= p.slope(b, h) * std::abs(number(p.query_position(s, i) - p.key_position(s, j)));
-            }
-            biased.as<double>()[n] = x;
-            const bool sees = i < s.queries && j < s.keys && p.allows(s, b, h, i, j) && x != -infinity;
-            visible.as<std::uint8_t>()[n] = sees ? 1 : 0;
-            masked.as<double>()[n] = x = sees ? x : -infinity;
-            largest = std::max(largest, x);
-        }
-        if (largest == -infinity) { return; }  // sees nothing: weights 0
-        double sum = p.options.sinks ? std::exp(p.sink(h) - largest) : 0;
-        for (std::int64_t n = begin; n < begin + p.keys; ++n) { sum += std::exp(masked.as<double>()[n] - largest); }
-        const double factor = 1 / (1 - p.options.dropout.p);
-        for (std::int64_t j = 0; j < p.keys; ++j) {
-            const std::int64_t n = begin + j;
-            const double w = std::exp(masked.as<double>()[n] - largest) / sum;
-            const bool keep = !p.drops() || p.keeps(b, h, i, j);
-            weights.as<double>()[n] = w;
-            kept.as<std::uint8_t>()[n] = keep ? 1 : 0;
-            dropped.as<double>()[n] = !p.drops() ? w : keep ? w * factor : 0;
-        }
-    }
-};
-
-/// [H,T,E] = weights [H,T,T] times values [G,T,E] of the head's group.
-Tensor mix(const Tensor& weights, const Tensor& values) {
-    const std::int64_t heads = weights.shape()[0], rows = weights.shape()[1], keys = weights.shape()[2];
-    const std::int64_t size = values.shape()[2], group = heads / values.shape()[0];
-    Tensor result(DType::f64, {heads, rows, size});
-    for (std::int64_t r = 0; r < heads * rows; ++r) {
-        const double* value = values.as<double>() + r / rows / group * keys * size;
-        for (std::int64_t j = 0; j < keys; ++j) {
-            const double w = weights.as<double>()[r * keys + j];
-            if (w == 0) { continue; }  // hidden or dropped: whatever the value is, it does not count
-            for (std::int64_t e = 0; e < size; ++e) { result.as<double>()[r * size + e] += w * value[j * size + e]; }
-        }
-    }
-    return result;
-}
-
-double largest_difference(const Tensor& a, const Tensor& b) {
-    double largest = 0;
-    for (std::int64_t n = 0; n < a.elements(); ++n) {
-        const double difference = std::abs(a.as<double>()[n] - b.as<double>()[n]);
-        if (!(difference <= largest)) { largest = difference; }  // NaN counts
-    }
-    return largest;
-}
-
 std::string decimal(double value) {
     std::string text = std::to_string(value);
     text.erase(text.find_last_not_of('0') + 1);
     if (text.back() == '.') { text.pop_back(); }
     return text;
 }
+
+/// Everything that is computed before it is told.
+struct Calculation {
+    const Example& e;
+    const AttentionOptions& options;
+    std::int64_t entry;
+    Tensor q, k, v;
+    View qh, kh, vh;
+    AttentionProblem problem;
+    Tensor joined;  ///< [B,T,H*E], the library's own answer
+    Tensor y;
+    reference::AttentionSteps steps;
+    double largest_difference = 0;
+
+    Calculation(Context& context, const Example& example, const AttentionOptions& o, std::int64_t batch_entry)
+        : e(example),
+          options(o),
+          entry(batch_entry),
+          q(times(context, e.x, e.wq)),
+          k(times(context, e.x, e.wk)),
+          v(times(context, e.x, e.wv)),
+          qh(split_heads(q, e.heads)),
+          kh(split_heads(k, e.kv_heads)),
+          vh(split_heads(v, e.kv_heads)),
+          problem(checked_scores(function_name, qh, kh, o)) {
+        if (problem.packed) { refuse(function_name, "cu_seqlens_q", "none", "a tensor"); }
+        problem.v = vh;
+        problem.value_size = e.value_size;
+        // The heads are joined by writing them side by side: [B,T,H,E] seen as [B,H,T,E].
+        joined = Tensor(DType::f64, {e.batch, e.tokens, e.heads * e.value_size});
+        const MutableView by_head =
+            MutableView(DType::f64, joined.data(), Shape{e.batch, e.tokens, e.heads, e.value_size})
+                .permute({0, 2, 1, 3});
+        attend(context, qh, kh, vh, by_head, options);
+        Tensor weights(DType::f64, {1, e.heads, e.tokens, e.tokens});
+        attention_weights(context, qh, kh, weights, {.batches = {entry}, .heads = {}, .rows = {}}, options);
+        y = times(context, joined, e.wo);
+        steps = reference::attention_steps(problem, entry);
+        largest_difference = std::max(reference::largest_difference(steps.weights, entry_of(weights, 0)),
+                                      reference::largest_difference(steps.mixed, entry_of(by_head, entry)));
+    }
+
+    bool hides() const {
+        return options.causal || options.window.left >= 0 || options.window.right >= 0 || options.allow ||
+               options.pattern || options.key_lengths || options.query_lengths;
+    }
+};
+
+/// The steps in order, with their titles and formulas.
+class Story {
+public:
+    explicit Story(Calculation& calculation) : c_(calculation), e_(calculation.e) {
+        told_.batch_entry = c_.entry;
+        told_.heads = e_.heads;
+        told_.kv_heads = e_.kv_heads;
+        told_.scale = c_.problem.scale;
+        told_.largest_difference = c_.largest_difference;
+    }
+
+    Walkthrough tell() {
+        projections();
+        scores();
+        weights();
+        output();
+        told_.visible = std::move(c_.steps.visible);
+        return std::move(told_);
+    }
+
+private:
+    void add(const char* name, std::string title, std::string formula, std::vector<Shape> operands, const Shape& shape,
+             Tensor values) {
+        told_.steps.push_back(
+            {name, std::move(title), std::move(formula), std::move(operands), shape, std::move(values)});
+    }
+    /// One whose values are those of the batch entry.
+    void add_entry(const char* name, std::string title, std::string formula, std::vector<Shape> operands,
+                   const View& values) {
+        add(name, std::move(title), std::move(formula), std::move(operands), values.shape(),
+            entry_of(values, c_.entry));
+    }
+    /// One that makes a T x T matrix of another.
+    void add_square(const char* name, std::string title, std::string formula, Tensor& values) {
+        add(name, std::move(title), std::move(formula), {square_}, square_, std::move(values));
+    }
+
+    void projections() {
+        const auto project = [&](const char* name, const char* title, const char* formula, const Tensor& weight,
+                                 const Tensor& values) {
+            add_entry(name, title, formula, {e_.x.shape(), weight.shape()}, values);
+        };
+        add_entry("input", "The input: one row per token", "X", {}, e_.x);
+        project("queries", "What each token looks for", "Q = X Wq", e_.wq, c_.q);
+        project("keys", "What each token offers to be found by", "K = X Wk", e_.wk, c_.k);
+        project("values", "What each token hands over when it is found", "V = X Wv", e_.wv, c_.v);
+        add_entry("query_heads", "Split into heads: each looks at its own columns", "Q", {c_.q.shape()}, c_.qh);
+        add_entry("key_heads", "Split into heads", "K", {c_.k.shape()}, c_.kh);
+        add_entry("value_heads", "Split into heads", "V", {c_.v.shape()}, c_.vh);
+    }
+
+    void scores() {
+        const AttentionOptions& o = c_.options;
+        add("scores", "Compare every query with every key", "S = Q K^T", {c_.qh.shape(), c_.kh.shape()}, square_,
+            std::move(c_.steps.dot));
+        const std::string scale =
+            !o.scale                ? "Scale by 1/sqrt(" + std::to_string(e_.head_size) + "), the root of the head size"
+            : c_.problem.scale == 1 ? "No scale"
+                                    : "Scale by a number of your choice";
+        add_square("scaled", scale, "S = " + decimal(c_.problem.scale) + " S", c_.steps.scaled);
+        if (o.softcap > 0) {
+            const std::string cap = decimal(o.softcap);
+            add_square("softcap", "Soft-cap: scores stay between -" + cap + " and " + cap,
+                       "S = " + cap + " tanh(S / " + cap + ")", c_.steps.capped);
+        }
+        if (o.bias || o.alibi_slopes) {
+            add_square("bias", "Add the bias",
+                       std::string("S = S") + (o.bias ? " + bias" : "") + (o.alibi_slopes ? " - slope |i - j|" : ""),
+                       c_.steps.biased);
+        }
+        if (c_.hides()) {
+            add_square("mask", "Hide what a query may not see", "S = -inf where hidden", c_.steps.masked);
+        }
+    }
+
+    void weights() {
+        const bool sinks = static_cast<bool>(c_.options.sinks);
+        add_square("weights",
+                   sinks ? "Softmax: each row becomes weights; the sink takes the rest of 1"
+                         : "Softmax: each row of scores becomes weights that add up to 1",
+                   sinks ? "W = exp(S) / (sum exp(S) + exp(sink))" : "W = exp(S) / sum exp(S)", c_.steps.weights);
+        if (!c_.problem.drops()) { return; }
+        add_square("dropout", "Dropout: some weights are struck out, the others grow by 1/(1-p)",
+                   "W = W keep / (1 - " + decimal(c_.options.dropout.p) + ")", c_.steps.dropped);
+        told_.kept = std::move(c_.steps.kept);
+    }
+
+    void output() {
+        const Shape mixed{e_.batch, e_.heads, e_.tokens, e_.value_size};
+        add("mixed", "Each token collects the values, by weight", "O = W V", {square_, c_.vh.shape()}, mixed,
+            std::move(c_.steps.mixed));
+        add_entry("joined", "Join the heads", "O", {mixed}, c_.joined);
+        add_entry("output", "Project the result", "Y = O Wo", {c_.joined.shape(), e_.wo.shape()}, c_.y);
+    }
+
+    Calculation& c_;
+    const Example& e_;
+    Shape square_{e_.batch, e_.heads, e_.tokens, e_.tokens};
+    Walkthrough told_;
+};
 
 }  // namespace
 
@@ -228,94 +280,8 @@ Walkthrough walk_through(Context& context, const WalkthroughInput& input, const 
     if (batch_entry < 0 || batch_entry >= e.batch) {
         refuse(function_name, "batch_entry", "0 to " + std::to_string(e.batch - 1), std::to_string(batch_entry));
     }
-    const Tensor q = times(e.x, e.wq);
-    const Tensor k = times(e.x, e.wk);
-    const Tensor v = times(e.x, e.wv);
-    const View qh = split_heads(q, e.heads);
-    const View kh = split_heads(k, e.kv_heads);
-    const View vh = split_heads(v, e.kv_heads);
-    const AttentionProblem problem = checked_scores(function_name, qh, kh, options);
-    if (problem.packed) { refuse(function_name, "cu_seqlens_q", "none", "a tensor"); }
-
-    // The library's own answer. The heads are joined by writing them side by side: [B,T,H,E] seen as [B,H,T,E].
-    Tensor joined(DType::f64, {e.batch, e.tokens, e.heads, e.value_size});
-    attend(context, qh, kh, vh, joined.view().permute({0, 2, 1, 3}), options);
-    Tensor library_weights(DType::f64, {1, e.heads, e.tokens, e.tokens});
-    attention_weights(context, qh, kh, library_weights, {.batches = {batch_entry}, .heads = {}, .rows = {}}, options);
-    const Tensor flat =
-        Tensor::copy_of(View(DType::f64, joined.data(), Shape{e.batch, e.tokens, e.heads * e.value_size}));
-    const Tensor y = times(flat, e.wo);
-
-    Scores scores(problem, batch_entry);
-    Tensor mixed = mix(scores.dropped, entry_of(vh, batch_entry));
-
-    Walkthrough result;
-    result.batch_entry = batch_entry;
-    result.heads = e.heads;
-    result.kv_heads = e.kv_heads;
-    result.scale = problem.scale;
-    result.largest_difference =
-        std::max(largest_difference(scores.weights, entry_of(library_weights, 0)),
-                 largest_difference(mixed, entry_of(joined.view().permute({0, 2, 1, 3}), batch_entry)));
-
-    const auto add = [&](const char* name, std::string title, std::string formula, std::vector<Shape> operands,
-                         const Shape& shape, Tensor values) {
-        result.steps.push_back(
-            {name, std::move(title), std::move(formula), std::move(operands), shape, std::move(values)});
-    };
-    const Shape square{e.batch, e.heads, e.tokens, e.tokens};
-    add("input", "The input: one row per token", "X", {}, e.x.shape(), entry_of(e.x, batch_entry));
-    add("queries", "What each token looks for", "Q = X Wq", {e.x.shape(), e.wq.shape()}, q.shape(),
-        entry_of(q, batch_entry));
-    add("keys", "What each token offers to be found by", "K = X Wk", {e.x.shape(), e.wk.shape()}, k.shape(),
-        entry_of(k, batch_entry));
-    add("values", "What each token hands over when it is found", "V = X Wv", {e.x.shape(), e.wv.shape()}, v.shape(),
-        entry_of(v, batch_entry));
-    add("query_heads", "Split into heads: each looks at its own columns", "Q", {q.shape()}, qh.shape(),
-        entry_of(qh, batch_entry));
-    add("key_heads", "Split into heads", "K", {k.shape()}, kh.shape(), entry_of(kh, batch_entry));
-    add("value_heads", "Split into heads", "V", {v.shape()}, vh.shape(), entry_of(vh, batch_entry));
-    add("scores", "Compare every query with every key", "S = Q K^T", {qh.shape(), kh.shape()}, square,
-        std::move(scores.dot));
-    const bool default_scale = !options.scale;
-    add("scaled",
-        default_scale        ? "Scale by 1/sqrt(" + std::to_string(e.head_size) + "), the root of the head size"
-        : problem.scale == 1 ? "No scale"
-                             : "Scale by a number of your choice",
-        "S = " + decimal(problem.scale) + " S", {square}, square, std::move(scores.scaled));
-    if (options.softcap > 0) {
-        const std::string cap = decimal(options.softcap);
-        add("softcap", "Soft-cap: scores stay between -" + cap + " and " + cap, "S = " + cap + " tanh(S / " + cap + ")",
-            {square}, square, std::move(scores.capped));
-    }
-    if (options.bias || options.alibi_slopes) {
-        add("bias", "Add the bias",
-            std::string("S = S") + (options.bias ? " + bias" : "") + (options.alibi_slopes ? " - slope |i - j|" : ""),
-            {square}, square, std::move(scores.biased));
-    }
-    const bool hides = options.causal || options.window.left >= 0 || options.window.right >= 0 || options.allow ||
-                       options.pattern || options.key_lengths || options.query_lengths;
-    if (hides) {
-        add("mask", "Hide what a query may not see", "S = -inf where hidden", {square}, square,
-            std::move(scores.masked));
-    }
-    add("weights",
-        options.sinks ? "Softmax: each row becomes weights; the sink takes the rest of 1"
-                      : "Softmax: each row of scores becomes weights that add up to 1",
-        options.sinks ? "W = exp(S) / (sum exp(S) + exp(sink))" : "W = exp(S) / sum exp(S)", {square}, square,
-        std::move(scores.weights));
-    if (problem.drops()) {
-        add("dropout", "Dropout: some weights are struck out, the others grow by 1/(1-p)",
-            "W = W keep / (1 - " + decimal(options.dropout.p) + ")", {square}, square, std::move(scores.dropped));
-        result.kept = std::move(scores.kept);
-    }
-    const Shape out_shape{e.batch, e.heads, e.tokens, e.value_size};
-    add("mixed", "Each token collects the values, by weight", "O = W V", {square, vh.shape()}, out_shape,
-        std::move(mixed));
-    add("joined", "Join the heads", "O", {out_shape}, flat.shape(), entry_of(flat, batch_entry));
-    add("output", "Project the result", "Y = O Wo", {flat.shape(), e.wo.shape()}, y.shape(), entry_of(y, batch_entry));
-    result.visible = std::move(scores.visible);
-    return result;
+    Calculation calculation(context, e, options, batch_entry);
+    return Story(calculation).tell();
 }
 
 WalkthroughInput teaching_example() {

@@ -1,5 +1,6 @@
 #include "reference/attention.h"
 
+#include "reference/listed_rows.h"
 #include "reference/rows.h"
 
 #include <cmath>
@@ -34,9 +35,35 @@ double distance(const AttentionProblem& p, const Sequence& s, std::int64_t i, st
 
 }  // namespace
 
+Score score_of(const AttentionProblem& p, const Sequence& s, std::int64_t b, std::int64_t h, std::int64_t i,
+               std::int64_t j) {
+    Score score;
+    // 1: scaled dot product
+    for (std::int64_t c = 0; c < p.head_size; ++c) {
+        score.dot += at(p.q, s.batch, h, s.query_begin + i, c) * at(p.k, s.batch, h / p.group(), s.key_begin + j, c);
+    }
+    score.scaled = p.scale * score.dot;
+    // 2: soft-cap
+    const double cap = p.options.softcap;
+    score.capped = cap > 0 ? cap * std::tanh(score.scaled / cap) : score.scaled;
+    // 3: bias, ALiBi
+    score.biased = score.capped + (p.options.bias ? bias_at(p, b, h, i, j) : 0);
+    if (p.options.alibi_slopes) { score.biased -= p.slope(b, h) * distance(p, s, i, j); }
+    return score;
+}
+
+bool sees(const AttentionProblem& p, const Sequence& s, std::int64_t b, std::int64_t h, std::int64_t i,
+          std::int64_t j) {
+    return i < s.queries && j < s.keys && p.allows(s, b, h, i, j) &&
+           !(p.options.bias && bias_at(p, b, h, i, j) == -infinity);
+}
+
+double dropout_factor(const AttentionProblem& p, std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t j) {
+    return !p.drops() ? 1 : p.keeps(b, h, i, j) ? 1 / (1 - p.options.dropout.p) : 0;
+}
+
 void SoftmaxRow::compute(const AttentionProblem& p, const Sequence& s, std::int64_t b, std::int64_t h, std::int64_t i) {
     const auto keys = static_cast<std::size_t>(s.keys);
-    const std::int64_t g = h / p.group();
     weight.assign(keys, 0);
     uncapped.assign(keys, 0);
     visible.assign(keys, 0);
@@ -46,23 +73,11 @@ void SoftmaxRow::compute(const AttentionProblem& p, const Sequence& s, std::int6
     for (std::int64_t j = 0; j < s.keys; ++j) {
         const auto n = static_cast<std::size_t>(j);
         // Step 4 first: what is hidden is not even read.
-        if (!p.allows(s, b, h, i, j)) { continue; }
-        const double bias = p.options.bias ? bias_at(p, b, h, i, j) : 0;
-        if (bias == -infinity) { continue; }
+        if (!sees(p, s, b, h, i, j)) { continue; }
         visible[n] = 1;
-        // 1: scaled dot product
-        double dot = 0;
-        for (std::int64_t c = 0; c < p.head_size; ++c) {
-            dot += at(p.q, s.batch, h, s.query_begin + i, c) * at(p.k, s.batch, g, s.key_begin + j, c);
-        }
-        uncapped[n] = p.scale * dot;
-        x[n] = uncapped[n];
-        // 2: soft-cap
-        const double cap = p.options.softcap;
-        if (cap > 0) { x[n] = cap * std::tanh(x[n] / cap); }
-        // 3: bias, ALiBi
-        x[n] += bias;
-        if (p.options.alibi_slopes) { x[n] -= p.slope(b, h) * distance(p, s, i, j); }
+        const Score score = score_of(p, s, b, h, i, j);
+        uncapped[n] = score.scaled;
+        x[n] = score.biased;
         largest = std::isnan(x[n]) ? x[n] : std::max(largest, x[n]);
     }
 
@@ -88,22 +103,32 @@ void SoftmaxRow::compute(const AttentionProblem& p, const Sequence& s, std::int6
     lse = largest + std::log(sum);
 }
 
+std::vector<double> mixed_values(const AttentionProblem& p, const Sequence& s, std::int64_t b, std::int64_t h,
+                                 std::int64_t i, const SoftmaxRow& row) {
+    std::vector<double> out(static_cast<std::size_t>(p.value_size), 0);
+    for (std::int64_t j = 0; j < s.keys; ++j) {
+        const auto n = static_cast<std::size_t>(j);
+        if (row.visible[n] == 0) { continue; }
+        // 6: dropout
+        const double w = row.weight[n] * dropout_factor(p, b, h, i, j);
+        // 7: values
+        for (std::int64_t e = 0; e < p.value_size; ++e) {
+            out[static_cast<std::size_t>(e)] += w * at(p.v, s.batch, h / p.group(), s.key_begin + j, e);
+        }
+    }
+    return out;
+}
+
 void score_row(const AttentionProblem& p, const Sequence& s, std::int64_t b, std::int64_t h, std::int64_t i,
                ScoreStage stage, std::vector<double>& scores) {
     const bool masked = stage == ScoreStage::biased;
     scores.assign(static_cast<std::size_t>(p.keys), masked ? -infinity : 0);
     for (std::int64_t j = 0; i < s.queries && j < s.keys; ++j) {
-        const double bias = masked && p.options.bias ? bias_at(p, b, h, i, j) : 0;
-        if (masked && (bias == -infinity || !p.allows(s, b, h, i, j))) { continue; }
-        double dot = 0;
-        for (std::int64_t c = 0; c < p.head_size; ++c) {
-            dot += at(p.q, s.batch, h, s.query_begin + i, c) * at(p.k, s.batch, h / p.group(), s.key_begin + j, c);
-        }
-        double x = p.scale * dot;
-        const double cap = stage == ScoreStage::product ? 0 : p.options.softcap;
-        if (cap > 0) { x = cap * std::tanh(x / cap); }
-        if (masked && p.options.alibi_slopes) { x -= p.slope(b, h) * distance(p, s, i, j); }
-        scores[static_cast<std::size_t>(j)] = x + bias;
+        if (masked && !sees(p, s, b, h, i, j)) { continue; }
+        const Score score = score_of(p, s, b, h, i, j);
+        scores[static_cast<std::size_t>(j)] = stage == ScoreStage::product  ? score.scaled
+                                              : stage == ScoreStage::capped ? score.capped
+                                                                            : score.biased;
     }
 }
 
@@ -145,11 +170,9 @@ void attend(const AttentionProblem& p) {
     clear_behind(p, p.out, p.options.cu_seqlens_q);
     clear_behind(p, p.lse, p.options.cu_seqlens_q);
     SoftmaxRow row;
-    const double kept = 1 / (1 - p.options.dropout.p);
     for (std::int64_t b = 0; b < p.batch; ++b) {
         const Sequence s = p.sequence(b);
         for (std::int64_t h = 0; h < p.heads; ++h) {
-            const std::int64_t g = h / p.group();
             for (std::int64_t i = 0; i < s.rows; ++i) {
                 const std::int64_t t = s.query_begin + i;
                 if (i >= s.queries) {
@@ -158,20 +181,7 @@ void attend(const AttentionProblem& p) {
                     continue;
                 }
                 row.compute(p, s, b, h, i);
-                std::vector<double> out(static_cast<std::size_t>(p.value_size), 0);
-                for (std::int64_t j = 0; j < s.keys; ++j) {
-                    const auto n = static_cast<std::size_t>(j);
-                    if (row.visible[n] == 0) { continue; }
-                    // 6: dropout
-                    const double w = !p.drops() ? row.weight[n] : row.weight[n] * (p.keeps(b, h, i, j) ? kept : 0);
-                    // 7: values
-                    for (std::int64_t e = 0; e < p.value_size; ++e) {
-                        out[static_cast<std::size_t>(e)] += w * at(p.v, s.batch, g, s.key_begin + j, e);
-                    }
-                }
-                for (std::int64_t e = 0; e < p.value_size; ++e) {
-                    put(p.out, s.batch, h, t, e, out[static_cast<std::size_t>(e)]);
-                }
+                put_row(p.out, s.batch, h, t, mixed_values(p, s, b, h, i, row));
                 if (p.lse) { put(p.lse, s.batch, h, t, row.lse); }
             }
         }
@@ -194,18 +204,114 @@ struct Sums {
         return n;
     }
     void store() const {
-        if (!view) { return; }
-        const Shape row_major = view.shape().row_major();
-        for (std::int64_t n = 0; n < static_cast<std::int64_t>(sum.size()); ++n) {
-            std::int64_t offset = 0;
-            for (int axis = 0; axis < view.rank(); ++axis) {
-                offset += n / row_major[axis] % view.extent(axis) * view.stride(axis);
-            }
-            write_number(view.dtype(), view.data(), offset, sum[static_cast<std::size_t>(n)]);
-        }
+        if (view) { put_all(sum, view); }
     }
     MutableView view;
     std::vector<double> sum;
+};
+
+/// What the heads of all batch entries add to.
+struct SharedGradients {
+    explicit SharedGradients(const AttentionGradients& g)
+        : dbias(g.dbias), dsinks(g.dsinks), dslopes(g.dalibi_slopes) {}
+    void store() const {
+        dbias.store();
+        dsinks.store();
+        dslopes.store();
+    }
+    Sums dbias, dsinks, dslopes;
+};
+
+/// The way back for one batch entry and head of keys: dq of the query heads that share it, dk and dv.
+class HeadBackward {
+public:
+    HeadBackward(const AttentionProblem& problem, std::int64_t b, std::int64_t g, SharedGradients& shared)
+        : p_(problem),
+          s_(problem.sequence(b)),
+          b_(b),
+          g_(g),
+          shared_(shared),
+          dk_(static_cast<std::size_t>(s_.key_rows * p_.head_size), 0),
+          dv_(static_cast<std::size_t>(s_.key_rows * p_.value_size), 0) {}
+
+    void run() {
+        for (std::int64_t h = g_ * p_.group(); h < (g_ + 1) * p_.group(); ++h) {
+            for (std::int64_t i = 0; i < s_.rows; ++i) {
+                dq_.assign(static_cast<std::size_t>(p_.head_size), 0);
+                if (i < s_.queries) {
+                    row_.compute(p_, s_, b_, h, i);
+                    of_scores(h, i, of_values(h, i));
+                }
+                put_row(p_.gradients.dq, s_.batch, h, s_.query_begin + i, dq_);
+            }
+        }
+        store(dk_, p_.head_size, p_.gradients.dk);
+        store(dv_, p_.value_size, p_.gradients.dv);
+    }
+
+private:
+    /// of 7 and 6, out = sum_j wd_j v_j with wd = r keep w:
+    ///   dv_j += wd_j dout,  dw_j = r keep dout . v_j,  delta = sum_j w_j dw_j = dout . out
+    double of_values(std::int64_t h, std::int64_t i) {
+        double delta = 0;
+        dw_.assign(static_cast<std::size_t>(s_.keys), 0);
+        for (std::int64_t j = 0; j < s_.keys; ++j) {
+            const auto n = static_cast<std::size_t>(j);
+            if (row_.visible[n] == 0) { continue; }
+            const double keep = dropout_factor(p_, b_, h, i, j);
+            const double wd = keep * row_.weight[n];
+            for (std::int64_t e = 0; e < p_.value_size; ++e) {
+                const double dout = at(p_.dout, s_.batch, h, s_.query_begin + i, e);
+                dw_[n] += keep * dout * at(p_.v, s_.batch, g_, s_.key_begin + j, e);
+                dv_[static_cast<std::size_t>(j * p_.value_size + e)] += wd * dout;
+            }
+            delta += row_.weight[n] * dw_[n];
+        }
+        return delta;
+    }
+
+    void of_scores(std::int64_t h, std::int64_t i, double delta) {
+        const std::int64_t t = s_.query_begin + i;
+        // of 5, softmax and lse:  dx_j = w_j (dw_j - delta + dlse); the sink has dw = 0
+        if (p_.dlse && row_.lse != -infinity) { delta -= at(p_.dlse, s_.batch, h, t); }
+        if (p_.gradients.dsinks) { shared_.dsinks[h] -= row_.sink_weight * delta; }
+        for (std::int64_t j = 0; j < s_.keys; ++j) {
+            const auto n = static_cast<std::size_t>(j);
+            if (row_.visible[n] == 0) { continue; }
+            double dx = row_.weight[n] * (dw_[n] - delta);
+            // of 3
+            if (p_.gradients.dbias) { shared_.dbias[shared_.dbias.index(b_, h, i, j)] += dx; }
+            if (p_.gradients.dalibi_slopes) {
+                const std::int64_t at_slope = shared_.dslopes.view.rank() == 2 ? b_ * p_.heads + h : h;
+                shared_.dslopes[at_slope] -= dx * distance(p_, s_, i, j);
+            }
+            // of 2
+            if (p_.options.softcap > 0) {
+                const double tanh = std::tanh(row_.uncapped[n] / p_.options.softcap);
+                dx *= 1 - tanh * tanh;
+            }
+            // of 1
+            for (std::int64_t c = 0; c < p_.head_size; ++c) {
+                dq_[static_cast<std::size_t>(c)] += p_.scale * dx * at(p_.k, s_.batch, g_, s_.key_begin + j, c);
+                dk_[static_cast<std::size_t>(j * p_.head_size + c)] += p_.scale * dx * at(p_.q, s_.batch, h, t, c);
+            }
+        }
+    }
+
+    void store(const std::vector<double>& sums, std::int64_t columns, const MutableView& to) const {
+        for (std::int64_t j = 0; j < s_.key_rows; ++j) {
+            for (std::int64_t c = 0; c < columns; ++c) {
+                put(to, s_.batch, g_, s_.key_begin + j, c, sums[static_cast<std::size_t>(j * columns + c)]);
+            }
+        }
+    }
+
+    const AttentionProblem& p_;
+    Sequence s_;
+    std::int64_t b_, g_;
+    SharedGradients& shared_;
+    SoftmaxRow row_;
+    std::vector<double> dw_, dq_, dk_, dv_;
 };
 
 }  // namespace
@@ -214,88 +320,11 @@ void attend_backward(const AttentionProblem& p) {
     clear_behind(p, p.gradients.dq, p.options.cu_seqlens_q);
     clear_behind(p, p.gradients.dk, p.options.cu_seqlens_k);
     clear_behind(p, p.gradients.dv, p.options.cu_seqlens_k);
-    SoftmaxRow row;
-    const double r = 1 / (1 - p.options.dropout.p);
-    Sums dbias(p.gradients.dbias);
-    Sums dsinks(p.gradients.dsinks);
-    Sums dslopes(p.gradients.dalibi_slopes);
-    std::vector<double> dw;
-    std::vector<double> dq(static_cast<std::size_t>(p.head_size));
-
+    SharedGradients shared(p.gradients);
     for (std::int64_t b = 0; b < p.batch; ++b) {
-        const Sequence s = p.sequence(b);
-        for (std::int64_t g = 0; g < p.kv_heads; ++g) {
-            std::vector<double> dk(static_cast<std::size_t>(s.key_rows * p.head_size), 0);
-            std::vector<double> dv(static_cast<std::size_t>(s.key_rows * p.value_size), 0);
-            for (std::int64_t h = g * p.group(); h < (g + 1) * p.group(); ++h) {
-                for (std::int64_t i = 0; i < s.rows; ++i) {
-                    const std::int64_t t = s.query_begin + i;
-                    dq.assign(dq.size(), 0);
-                    if (i < s.queries) {
-                        row.compute(p, s, b, h, i);
-                        // of 7 and 6, out = sum_j wd_j v_j with wd = r keep w:
-                        //   dv_j += wd_j dout,  dw_j = r keep dout . v_j,  delta = sum_j w_j dw_j = dout . out
-                        double delta = 0;
-                        dw.assign(static_cast<std::size_t>(s.keys), 0);
-                        for (std::int64_t j = 0; j < s.keys; ++j) {
-                            const auto n = static_cast<std::size_t>(j);
-                            if (row.visible[n] == 0) { continue; }
-                            const double keep = !p.drops() ? 1 : p.keeps(b, h, i, j) ? r : 0;
-                            const double wd = keep * row.weight[n];
-                            for (std::int64_t e = 0; e < p.value_size; ++e) {
-                                const double dout = at(p.dout, s.batch, h, t, e);
-                                dw[n] += keep * dout * at(p.v, s.batch, g, s.key_begin + j, e);
-                                dv[static_cast<std::size_t>(j * p.value_size + e)] += wd * dout;
-                            }
-                            delta += row.weight[n] * dw[n];
-                        }
-                        // of 5, softmax and lse:  dx_j = w_j (dw_j - delta + dlse); the sink has dw = 0
-                        if (p.dlse && row.lse != -infinity) { delta -= at(p.dlse, s.batch, h, t); }
-                        if (p.gradients.dsinks) { dsinks[h] -= row.sink_weight * delta; }
-                        for (std::int64_t j = 0; j < s.keys; ++j) {
-                            const auto n = static_cast<std::size_t>(j);
-                            if (row.visible[n] == 0) { continue; }
-                            double dx = row.weight[n] * (dw[n] - delta);
-                            // of 3
-                            if (p.gradients.dbias) { dbias[dbias.index(b, h, i, j)] += dx; }
-                            if (p.gradients.dalibi_slopes) {
-                                const std::int64_t at_slope = dslopes.view.rank() == 2 ? b * p.heads + h : h;
-                                dslopes[at_slope] -= dx * distance(p, s, i, j);
-                            }
-                            // of 2
-                            if (p.options.softcap > 0) {
-                                const double tanh = std::tanh(row.uncapped[n] / p.options.softcap);
-                                dx *= 1 - tanh * tanh;
-                            }
-                            // of 1
-                            for (std::int64_t c = 0; c < p.head_size; ++c) {
-                                dq[static_cast<std::size_t>(c)] +=
-                                    p.scale * dx * at(p.k, s.batch, g, s.key_begin + j, c);
-                                dk[static_cast<std::size_t>(j * p.head_size + c)] +=
-                                    p.scale * dx * at(p.q, s.batch, h, t, c);
-                            }
-                        }
-                    }
-                    for (std::int64_t c = 0; c < p.head_size; ++c) {
-                        put(p.gradients.dq, s.batch, h, t, c, dq[static_cast<std::size_t>(c)]);
-                    }
-                }
-            }
-            for (std::int64_t j = 0; j < s.key_rows; ++j) {
-                for (std::int64_t c = 0; c < p.head_size; ++c) {
-                    put(p.gradients.dk, s.batch, g, s.key_begin + j, c,
-                        dk[static_cast<std::size_t>(j * p.head_size + c)]);
-                }
-                for (std::int64_t e = 0; e < p.value_size; ++e) {
-                    put(p.gradients.dv, s.batch, g, s.key_begin + j, e,
-                        dv[static_cast<std::size_t>(j * p.value_size + e)]);
-                }
-            }
-        }
+        for (std::int64_t g = 0; g < p.kv_heads; ++g) { HeadBackward(p, b, g, shared).run(); }
     }
-    dbias.store();
-    dsinks.store();
-    dslopes.store();
+    shared.store();
 }
 
 AttentionKernel attention_kernel() {

@@ -275,15 +275,15 @@ struct GatedBackward {
         // The state before every stretch is kept, those within are computed again.
         constexpr std::int64_t stretch = 64;
         const std::int64_t length = p.keys_of(b);
-        std::vector<LinearStateRows> kept;
+        std::vector<LinearStateRows> saved;
         LinearStateRows state(p, p.initial, b, n);
         for (std::int64_t t = 0; t < length; ++t) {
-            if (t % stretch == 0) { kept.push_back(state); }
+            if (t % stretch == 0) { saved.push_back(state); }
             GatedToken(p, b, n, t).advance(state);
         }
         LinearStateRows dstate(p, p.dfinal, b, n);
         for (std::int64_t begin = (length - 1) / stretch * stretch; length > 0 && begin >= 0; begin -= stretch) {
-            std::vector<LinearStateRows> states = {kept[index(begin / stretch)]};
+            std::vector<LinearStateRows> states = {saved[index(begin / stretch)]};
             const std::int64_t end = std::min(length, begin + stretch);
             for (std::int64_t t = begin; t < end; ++t) {
                 states.push_back(states.back());
@@ -306,26 +306,11 @@ struct GatedBackward {
 }  // namespace
 
 void gated_linear_attend_backward(const LinearAttentionProblem& p) {
-    Row ddecay(index(p.states), 0);
-    for (std::int64_t b = 0; b < p.batch; ++b) {
-        for (std::int64_t g = 0; g < p.kv_heads; ++g) {
-            std::vector<Row> dk(index(p.keys), Row(index(p.head_size), 0));
-            std::vector<Row> dv(index(p.keys), Row(index(p.value_size), 0));
-            for (std::int64_t n = g * p.sharers(); n < (g + 1) * p.sharers(); ++n) {
-                GatedBackward backward{p, b, n, dk, dv};
-                backward.run();
-                ddecay[index(n)] += backward.ddecay;
-            }
-            for (std::int64_t j = 0; j < p.keys; ++j) {
-                put_row(p.gradients.dk, b, g, j, dk[index(j)]);
-                put_row(p.gradients.dv, b, g, j, dv[index(j)]);
-            }
-        }
-    }
-    const MutableView& to = p.gradients.ddecay;
-    for (std::int64_t n = 0; to && n < p.states; ++n) {
-        write_number(to.dtype(), to.data(), n * to.stride(0), ddecay[index(n)]);
-    }
+    backward_by_state(p, [&](std::int64_t b, std::int64_t n, KeyGradients& keys) {
+        GatedBackward backward{p, b, n, keys.dk, keys.dv};
+        backward.run();
+        return backward.ddecay;
+    });
 }
 
 }  // namespace heed::reference

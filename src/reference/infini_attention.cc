@@ -2,6 +2,7 @@
 
 #include "kernel/attention_problem.h"
 #include "reference/attention.h"
+#include "reference/listed_rows.h"
 #include "reference/rows.h"
 
 namespace heed::reference {
@@ -177,15 +178,7 @@ struct Sum {
         for (std::int64_t n = 0; view && n < total.elements(); ++n) { total.as<double>()[n] += more.as<double>()[n]; }
     }
     void store() const {
-        if (!view) { return; }
-        const Shape row_major = total.shape().row_major();
-        for (std::int64_t n = 0; n < total.elements(); ++n) {
-            std::int64_t at = 0;
-            for (int axis = 0; axis < view.rank(); ++axis) {
-                at += n / row_major[axis] % view.extent(axis) * view.stride(axis);
-            }
-            write_number(view.dtype(), view.data(), at, total.as<double>()[n]);
-        }
+        if (view) { put_all(std::span(total.as<double>(), static_cast<std::size_t>(total.elements())), view); }
     }
 };
 

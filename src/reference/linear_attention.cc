@@ -209,26 +209,11 @@ struct Backward {
 }  // namespace
 
 void linear_attend_backward(const LinearAttentionProblem& p, std::int64_t chunk) {
-    Row ddecay(index(p.states), 0);
-    for (std::int64_t b = 0; b < p.batch; ++b) {
-        for (std::int64_t g = 0; g < p.kv_heads; ++g) {
-            std::vector<Row> dk(index(p.keys), Row(index(p.head_size), 0));
-            std::vector<Row> dv(index(p.keys), Row(index(p.value_size), 0));
-            for (std::int64_t n = g * p.sharers(); n < (g + 1) * p.sharers(); ++n) {
-                Backward backward{p, b, n, dk, dv};
-                backward.run(chunk);
-                ddecay[index(n)] += backward.ddecay;
-            }
-            for (std::int64_t j = 0; j < p.keys; ++j) {
-                put_row(p.gradients.dk, b, g, j, dk[index(j)]);
-                put_row(p.gradients.dv, b, g, j, dv[index(j)]);
-            }
-        }
-    }
-    const MutableView& to = p.gradients.ddecay;
-    for (std::int64_t n = 0; to && n < p.states; ++n) {
-        write_number(to.dtype(), to.data(), n * to.stride(0), ddecay[index(n)]);
-    }
+    backward_by_state(p, [&](std::int64_t b, std::int64_t n, KeyGradients& keys) {
+        Backward backward{p, b, n, keys.dk, keys.dv};
+        backward.run(chunk);
+        return backward.ddecay;
+    });
 }
 
 namespace {

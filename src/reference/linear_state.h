@@ -2,6 +2,7 @@
 /// Feature maps and the state of linear attention as rows of doubles, for its references.
 
 #include "kernel/linear_attention_problem.h"
+#include "reference/listed_rows.h"
 #include "reference/rows.h"
 
 #include <cmath>
@@ -100,5 +101,31 @@ private:
         return b * view.stride(0) + n * view.stride(1) + f * view.stride(2);
     }
 };
+
+/// What the states of a key/value head add to.
+struct KeyGradients {
+    std::vector<Row> dk, dv;  ///< [keys]
+};
+
+/// The way back state by state: run(b, n, gradients) adds to the gradients of state n's keys and values and returns its
+/// ddecay.
+template <class Run>
+void backward_by_state(const LinearAttentionProblem& p, Run run) {
+    Row ddecay(index(p.states), 0);
+    for (std::int64_t b = 0; b < p.batch; ++b) {
+        for (std::int64_t g = 0; g < p.kv_heads; ++g) {
+            KeyGradients keys{std::vector<Row>(index(p.keys), Row(index(p.head_size), 0)),
+                              std::vector<Row>(index(p.keys), Row(index(p.value_size), 0))};
+            for (std::int64_t n = g * p.sharers(); n < (g + 1) * p.sharers(); ++n) {
+                ddecay[index(n)] += run(b, n, keys);
+            }
+            for (std::int64_t j = 0; j < p.keys; ++j) {
+                put_row(p.gradients.dk, b, g, j, keys.dk[index(j)]);
+                put_row(p.gradients.dv, b, g, j, keys.dv[index(j)]);
+            }
+        }
+    }
+    if (p.gradients.ddecay) { put_all(ddecay, p.gradients.ddecay); }
+}
 
 }  // namespace heed::reference

@@ -4,7 +4,7 @@
 
 namespace heed::reference {
 
-/// Plain loops, double sums: the meaning of <heed/matmul.h>, and what computes f64. Row m of entry n of the kept axes.
+/// Plain loops, double sums: the meaning of <heed/matmul.h>, and what computes f64. Row m of entry n of the outer axes.
 void matmul_row(const MatmulProblem& problem, std::int64_t n, std::int64_t m);
 
 Kernel<MatmulProblem> matmul_kernel();

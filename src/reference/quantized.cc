@@ -62,6 +62,17 @@ double quantized_scale(const std::uint8_t* blocks, bool four_bits, std::int64_t 
     return static_cast<double>(f16::from_bits(bits));
 }
 
+void dequantize(const QuantizedPanels& from, std::int64_t begin, std::int64_t end, const TensorRows& to) {
+    for (std::int64_t output = begin; output < end; ++output) {
+        char* row = to.row(output);
+        for (std::int64_t k = 0; k < from.inputs; ++k) {
+            const double scale = quantized_scale(from.data, from.four_bits, from.groups(), output, k / Layout::group);
+            write_number(to.dtype, row, k * to.stride,
+                         scale * quantized_number(from.data, from.four_bits, from.groups(), output, k));
+        }
+    }
+}
+
 void quantized_linear(const QuantizedProblem& problem, std::int64_t begin, std::int64_t end) {
     const MatmulProblem& p = problem.linear.product;
     const std::int64_t groups = (p.depth + Layout::group - 1) / Layout::group;

@@ -1,5 +1,6 @@
 #pragma once
 #include "kernel/quantized_problem.h"
+#include "kernel/tensor_rows.h"
 
 #include <span>
 
@@ -11,6 +12,9 @@ int quantized_number(const std::uint8_t* blocks, bool four_bits, std::int64_t gr
 /// The scale of a group of inputs of an output.
 double quantized_scale(const std::uint8_t* blocks, bool four_bits, std::int64_t groups, std::int64_t output,
                        std::int64_t group);
+
+/// Rows [begin, end) of `to` = the weights of those outputs.
+void dequantize(const QuantizedPanels& from, std::int64_t begin, std::int64_t end, const TensorRows& to);
 
 /// Plain loops: the meaning of linear with quantised weights, rows [begin, end).
 void quantized_linear(const QuantizedProblem& problem, std::int64_t begin, std::int64_t end);

@@ -104,8 +104,8 @@ private:
 
 /// Steps 2 to 4 over the whole tile; largest[row] is raised. Keys that a vector does not see at all are left alone.
 template <class Isa, int L>
-HEED_APART Scored adjust_scores(const Call& call, const RowTile& tile, const KeyBlock& block, const DenseRows& dense,
-                                float* scores, float* cap_slope, float* largest) {
+HEED_NOINLINE Scored adjust_scores(const Call& call, const RowTile& tile, const KeyBlock& block, const DenseRows& dense,
+                                   float* scores, float* cap_slope, float* largest) {
     const bool cap = call.cap > 0;
     const bool scale = !cap && (dense.any || call.alibi || !(call.factor > 0));
     const bool cap_later = cap && !dense.any && !call.alibi;
@@ -151,12 +151,22 @@ HEED_APART Scored adjust_scores(const Call& call, const RowTile& tile, const Key
     return scored;
 }
 
-/// Steps 1 to 4 of a tile and a block; largest[row] is raised. While scores are computed, the bias of the next keys is
+/// What the scores of a tile are made of and change.
+struct Scoring {
+    const BiasRows& rows;
+    const NextBias& next;  ///< of the keys after the block
+    const float* q;        ///< [depth][row]
+    std::int64_t depth;
+    float* cap_slope;  ///< the soft-cap's derivative goes there; may be null
+    float* largest;    ///< of each row, raised
+};
+
+/// Steps 1 to 4 of a tile and a block. While scores are computed, the bias of the next keys is
 /// prefetched.
 template <class Isa, class Product, int L>
 Scored score_block(const Call& call, const RowTile& tile, const Keys& keys, const KeyBlock& block, Cover pattern,
-                   const BiasRows& rows, const NextBias& next, const float* q, std::int64_t depth,
-                   const ScoreScratch& scratch, float* cap_slope, float* largest) {
+                   const Scoring& scoring, const ScoreScratch& scratch) {
+    const auto& [rows, next, q, depth, cap_slope, largest] = scoring;
     const std::int64_t stride = tile.lanes * tile.vectors;
     const std::int64_t block_end = block.begin + block.count;
     const bool asks = call.bias.data != nullptr || call.allow.data != nullptr;
@@ -167,8 +177,8 @@ Scored score_block(const Call& call, const RowTile& tile, const Keys& keys, cons
     if constexpr (Product::depth_per_lane == 2 && L == 16 && !UsesTiles<Product>) {
         if (only_dense && tile.vectors * L == most_rows && block.seen_by_all(tile)) {
             const NextBias here{&rows, tile.rows, block.begin + together, block_end};
-            BothAhead ahead{here.template ahead<Product>(call), next.template ahead<Product>(call)};
-            dense.turn_to<Isa>(call, tile, keys, block, pattern, scratch);
+            BothPrefetch ahead{here.template ahead<Product>(call), next.template ahead<Product>(call)};
+            dense.move_to<Isa>(call, tile, keys, block, pattern, scratch);
             const bool hides =
                 scores_with_bias<Isa, Product>(block, q, depth, call.scale, dense, scratch.scores, largest, ahead);
             ahead.rest();
@@ -183,13 +193,13 @@ Scored score_block(const Call& call, const RowTile& tile, const Keys& keys, cons
         const bool quick = only_dense && part.seen_by_all(tile);
         if (asks) {
             const NextBias here{&rows, tile.rows, block.begin + to, block_end};
-            BiasAhead ahead = (to < block.count ? here : next).template ahead<Product>(call);
+            BiasPrefetch ahead = (to < block.count ? here : next).template ahead<Product>(call);
             raw_scores<Isa, Product, L>(tile, part, q, depth, scores, ahead);
             ahead.rest();
         } else {
             raw_scores<Isa, Product, L>(tile, part, q, depth, scores);
         }
-        dense.turn_to<Isa>(call, tile, keys, part, pattern, scratch);
+        dense.move_to<Isa>(call, tile, keys, part, pattern, scratch);
         if (quick) {
             const bool hides = add_dense<Isa, L>(call.factor, tile.vectors, part.count, dense, scores, largest);
             scored = {.factor = 1, .partial = scored.partial || hides};

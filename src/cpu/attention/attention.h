@@ -5,7 +5,8 @@
 
 namespace heed::cpu {
 
-/// Rows of each instruction set, best first: /decode, /short, the set as such, and /tiles for who asks for it by name.
+/// Rows of each instruction set, best first: /decode, /short, the set as such, and /tiles, which is chosen by name
+/// alone.
 std::vector<AttentionKernel> attention_kernels();
 
 }  // namespace heed::cpu

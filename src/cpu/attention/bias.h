@@ -27,13 +27,13 @@ struct BiasRows {
 /// Prefetches the bias of keys to come (the mask where there is no bias), a line each time it is called: each row is a
 /// jump in memory, which the hardware does not foresee. Into the second-level cache, as rows that are whole pages apart
 /// share a few lines of the first.
-class BiasAhead {
+class BiasPrefetch {
 public:
     /// Nothing to prefetch.
-    BiasAhead() = default;
+    BiasPrefetch() = default;
 
     /// Keys [begin, end) of `count` rows.
-    HEED_INLINE BiasAhead(const Call& call, const BiasRows& rows, int count, std::int64_t begin, std::int64_t end) {
+    HEED_INLINE BiasPrefetch(const Call& call, const BiasRows& rows, int count, std::int64_t begin, std::int64_t end) {
         const bool bias = call.bias.data != nullptr;
         const Tensor4& t = bias ? call.bias : call.allow;
         if (t.data == nullptr || t.column != 1) { return; }
@@ -77,15 +77,15 @@ struct NextBias {
 
     /// To prefetch the first of them.
     template <class Product = FloatProduct>
-    HEED_INLINE BiasAhead ahead(const Call& call) const {
+    HEED_INLINE BiasPrefetch ahead(const Call& call) const {
         if (rows == nullptr) { return {}; }
         return {call, *rows, count, begin, smaller(begin + adjusted_keys<Product>, end)};
     }
 };
 
 /// One after the other.
-struct BothAhead {
-    BiasAhead first, second;
+struct BothPrefetch {
+    BiasPrefetch first, second;
 
     HEED_INLINE void operator()() { first.left() ? first() : second(); }
     HEED_INLINE void rest() {
@@ -152,7 +152,7 @@ struct DenseRows {
 
     /// Anything else is written to scratch.rows first, a block at a time.
     template <class Isa>
-    HEED_INLINE void turn_to(const Call& call, const RowTile& tile, const Keys& keys, const KeyBlock& block,
+    HEED_INLINE void move_to(const Call& call, const RowTile& tile, const Keys& keys, const KeyBlock& block,
                              Cover pattern, const ScoreScratch& scratch) {
         first = in_place ? block.begin : 0;
         for (int r = 0; any && !in_place && r < tile.rows; ++r) {
@@ -168,8 +168,8 @@ struct DenseRows {
 /// What most calls with a bias need and nothing else: scores = factor * scores + bias * log2(e) for keys that all rows
 /// see, in place; largest[row] is raised. Returns whether any is hidden.
 template <class Isa, int L>
-HEED_APART bool add_dense(float factor, int vectors, std::int64_t count, const DenseRows& dense, float* scores,
-                          float* largest) {
+HEED_NOINLINE bool add_dense(float factor, int vectors, std::int64_t count, const DenseRows& dense, float* scores,
+                             float* largest) {
     using S = Simd<Isa, L>;
     const std::int64_t stride = L * vectors;
     const F<L> hidden = S::all(negative_infinity);
@@ -224,20 +224,20 @@ HEED_APART bool add_dense(float factor, int vectors, std::int64_t count, const D
 }
 
 /// add_dense and the product before it in one, for 64 rows: scores = scale * (q . k) + bias, to be multiplied by
-/// log2(e). Beside dot products shuffles cost nothing, so the bias of the next 16 keys is transposed there, four rows
-/// at a time; what is then left to do with it is small enough to go beside the end of a register tile.
-template <class Isa, class Product, class Beside>
-HEED_APART bool scores_with_bias(const KeyBlock& block, const float* q, std::int64_t depth, float scale,
-                                 const DenseRows& dense, float* scores, float* largest, Beside& beside) {
+/// log2(e). Interleaved with dot products shuffles cost nothing, so the bias of the next 16 keys is transposed there,
+/// four rows at a time; what is then left to do with it is small enough for the end of a register tile.
+template <class Isa, class Product, class Fused>
+HEED_NOINLINE bool scores_with_bias(const KeyBlock& block, const float* q, std::int64_t depth, float scale,
+                                    const DenseRows& dense, float* scores, float* largest, Fused& fused) {
     constexpr int L = 16, vectors = 4, stride = L * vectors, keys = 4;
     static_assert(stride == most_rows);
     using S = Simd<Isa, L>;
     const F<L> hidden = S::all(negative_infinity);
     float most[most_rows];
     for (float& x : most) { x = negative_infinity; }
-    alignas(64) float turned[2][L * most_rows];  // [key % 4][row / 4][key / 4][row % 4]
-    U<L> top{};                                  // as in add_dense
-    const auto turn = [&](std::int64_t j, int four, float* to) HEED_INLINE_LAMBDA {
+    alignas(64) float transposed[2][L * most_rows];  // [key % 4][row / 4][key / 4][row % 4]
+    U<L> top{};                                      // as in add_dense
+    const auto transpose = [&](std::int64_t j, int four, float* to) HEED_INLINE_LAMBDA {
         F<L> x[4];
         HEED_UNROLL
         for (int r = 0; r < 4; ++r) {
@@ -269,7 +269,7 @@ HEED_APART bool scores_with_bias(const KeyBlock& block, const float* q, std::int
     bool hides_any = false;
     std::int64_t j = 0;
     if (L <= block.count) {
-        for (int four = 0; four < most_rows / 4; ++four) { turn(0, four, turned[0]); }
+        for (int four = 0; four < most_rows / 4; ++four) { transpose(0, four, transposed[0]); }
     }
     for (int now = 0; j + L <= block.count; j += L, now = 1 - now) {
         const bool hides = !S::every(I<L>(top < U<L>(S::all(least_bias))));
@@ -282,12 +282,12 @@ HEED_APART bool scores_with_bias(const KeyBlock& block, const float* q, std::int
             const float* k = block.k + (j + first) * block.k_stride;
             const std::int64_t steps = depth / 4;
             for (int part = 0; part < 4; ++part) {
-                turn(next, 4 * first + part, turned[1 - now]);
+                transpose(next, 4 * first + part, transposed[1 - now]);
                 multiply_add<Isa, Product, L, keys, vectors, Walk::along_row>(
                     k + part * steps, 4 * block.k_stride, q + part * steps * stride, stride,
-                    part < 3 ? steps : depth - 3 * steps, sum, beside);
+                    part < 3 ? steps : depth - 3 * steps, sum, fused);
             }
-            const float* from = turned[now] + first * 4 * most_rows;
+            const float* from = transposed[now] + first * 4 * most_rows;
             float* to = scores + (j + first) * stride;
             hides ? put.template operator()<true>(sum, from, to) : put.template operator()<false>(sum, from, to);
         }
@@ -295,7 +295,7 @@ HEED_APART bool scores_with_bias(const KeyBlock& block, const float* q, std::int
     if (j < block.count) {
         matrix_set<Isa, Product, L, Walk::along_row>(block.k + j * block.k_stride, block.k_stride, q, stride, depth,
                                                      scores + j * stride, stride, block.count - j, vectors, nullptr,
-                                                     beside);
+                                                     fused);
     }
     for (; j < block.count; ++j) {
         for (int n = 0; n < vectors; ++n) {

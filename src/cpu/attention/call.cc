@@ -125,7 +125,7 @@ Call make_call(const AttentionProblem& p) {
         c.inverse_cap = static_cast<float>(p.scale / o.softcap);
     }
     c.alibi = static_cast<bool>(o.alibi_slopes);
-    c.kept = static_cast<float>(1 / (1 - o.dropout.p));
+    c.drop_factor = static_cast<float>(1 / (1 - o.dropout.p));
     const std::uint64_t threshold = dropout_threshold(o.dropout.p);
     c.drop = !o.dropout.keep && threshold > 0;
     c.drop_seed = o.dropout.seed.value_or(0);

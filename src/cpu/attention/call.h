@@ -91,12 +91,12 @@ struct Call {
     std::uint64_t drop_seed = 0;
     std::uint32_t drop_offset = 0;
     std::uint32_t drop_below = 0;  ///< dropped where word <= drop_below
-    float kept = 1;                ///< 1 / (1 - p)
+    float drop_factor = 1;         ///< 1 / (1 - p)
     bool pattern = false;
     bool sinks = false;
     std::int64_t tile_keys = 96;  ///< keys of a block
-    bool dx_wanted = false;       ///< gradients are asked for that are made of the scores' before they are scaled
-    bool dq_direct = false;       ///< the first part of dq grows where dq goes
+    bool dx_wanted = false;       ///< gradients are wanted that are made of the scores' before they are scaled
+    bool dq_direct = false;       ///< the first part of dq is accumulated where dq goes
 };
 
 /// How one entry's forward work is cut up. What changes a bit of the result depends on the entry's own sizes alone, not
@@ -161,12 +161,26 @@ Keys keys_of(const Call& call, const Sequence& s);
 Split split_forward(const Call& call, const Sequence& s);
 /// Lanes that waste least for so many rows: a vector half as wide where the rows fill no more of the full one.
 int lanes_for(int rows, int widest);
-/// Tile number t of key/value head g of entry b.
-void fill_rows(const Call& call, const Sequence& s, const Keys& keys, const Split& split, std::int64_t b,
-               std::int64_t g, std::int64_t t, int widest_lanes, RowTile& tile);
-/// A tile of chosen rows of head h; those past the entry's queries stand as its first row.
-void fill_listed_rows(const Call& call, const Sequence& s, const Keys& keys, std::int64_t b, std::int64_t h,
-                      const std::int64_t* rows, std::int64_t count, int widest_lanes, RowTile& tile);
+/// A task of the forward pass: tiles [first, first + tiles) of key/value head g of entry b, over keys [key_begin,
+/// key_end).
+struct ForwardTask {
+    Sequence s;
+    Split split;
+    std::int64_t b = 0, g = 0, part = 0, first = 0, tiles = 0, key_begin = 0, key_end = 0;
+};
+
+/// A head of entry b: a query head, or one of keys and values.
+struct EntryHead {
+    const Sequence& s;
+    const Keys& keys;
+    std::int64_t b, head;
+};
+/// Tile number t of a key/value head.
+void fill_rows(const Call& call, const EntryHead& of, const Split& split, std::int64_t t, int widest_lanes,
+               RowTile& tile);
+/// A tile of chosen rows of a query head; those past the entry's queries stand as its first row.
+void fill_listed_rows(const Call& call, const EntryHead& of, const std::int64_t* rows, std::int64_t count,
+                      int widest_lanes, RowTile& tile);
 
 /// Key positions of [begin, begin + count), less the base, and their range.
 void fill_key_positions(const Call& call, const Sequence& s, const Keys& keys, std::int64_t begin, std::int64_t count,

@@ -60,99 +60,139 @@ AttentionWay way_with(const Call& call) {
     return decode ? AttentionWay::decode : AttentionWay::short_heads;
 }
 
+/// The forward pass of a call whose threads are known: tasks, then the merging of tiles whose keys were split.
 template <class Isa, class Product>
-void forward_with(detail::Pool& pool, Call call) {
-    call.threads = pool.threads();
+class ForwardRun {
+public:
+    ForwardRun(detail::Pool& pool, const Call& call, const ForwardPlan& plan)
+        : pool_(pool),
+          call_(call),
+          plan_(plan),
+          z_(call),
+          far_heads_(has_far_heads(call)),
+          alternates_heads_(call.pattern || has_few_tasks(plan.tasks, call.threads)) {}
+
+    void run() const {
+        detail::parallel(pool_, plan_.tasks, plan_.effort, [&](std::int64_t task, int worker) {
+            [[maybe_unused]] const typename SessionOf<Product>::Type session;
+            run_task(task, worker);
+        });
+        detail::parallel(pool_, plan_.merges, plan_.effort, [&](std::int64_t merge, int) { run_merge(merge); });
+    }
+
+private:
     using Kernel = Forward<Isa, Product>;
     using Scratch = ForwardScratch<Isa, Product>;
-    const Sizes<Isa, Product> z(call);
-    const ForwardPlan plan = plan_forward(call, pool, z.value_stride);
-    if constexpr (Product::depth_per_lane == 1) {
-        if (forward_short<Isa>(pool, call, plan)) { return; }
-    }
-    const bool far_heads = has_far_heads(call);
-    const auto partial_of = [&](std::int64_t b, const Split& split, std::int64_t g, std::int64_t tile,
-                                std::int64_t part) {
-        const std::int64_t index = (g * split.tiles + tile) * split.key_parts + part;
-        float* memory = plan.partials + plan.entries[b].first_partial + index * partial_floats(split, z.value_stride);
-        float* rows = memory + split.tile_rows * z.value_stride;
-        return Partial{memory, rows, rows + split.tile_rows};
-    };
-    const bool turns = call.pattern || has_few_tasks(plan.tasks, call.threads);
-    const auto task_at = [&](std::int64_t task) {
-        const std::int64_t b = plan.entry_of_task(call.batch, task);
-        const Sequence s = sequence_of(call, b);
-        const Split split = plan.split_of(call, s);
-        // One head after the other, so that its keys and values are still in the last cache; of a head the last rows
-        // first: under a causal mask they have the most to do. With a pattern any rows may have, and where threads have
-        // few tasks each the last one counts, so that the heads take turns: nobody is left alone with the longest.
-        std::int64_t n = task - plan.entries[b].first_task;
+    using DecodeScratch = typename Decode<Isa>::Scratch;
+
+    /// One head after the other, so that its keys and values are still in the last cache; of a head the last rows
+    /// first: under a causal mask they have the most to do. With a pattern any rows may have, and where threads have
+    /// few tasks each the last one counts: then the heads alternate, so that no thread is left with the longest alone.
+    ForwardTask task_at(std::int64_t task) const {
+        const std::int64_t b = plan_.entry_of_task(call_.batch, task);
+        const Sequence s = sequence_of(call_, b);
+        const Split split = plan_.split_of(call_, s);
+        std::int64_t n = task - plan_.entries[b].first_task;
         const std::int64_t part = n % split.key_parts;
         n /= split.key_parts;
-        const std::int64_t g = turns ? n % call.kv_heads : n / split.row_blocks;
-        const std::int64_t rows = turns ? n / call.kv_heads : n % split.row_blocks;
+        const std::int64_t g = alternates_heads_ ? n % call_.kv_heads : n / split.row_blocks;
+        const std::int64_t rows = alternates_heads_ ? n / call_.kv_heads : n % split.row_blocks;
         const std::int64_t first = (split.row_blocks - 1 - rows) * split.tiles_per_task;
         const std::int64_t tiles = smaller(split.tiles_per_task, split.tiles - first);
         const std::int64_t key_begin = part * split.part_keys;
         const std::int64_t key_end = smaller(s.keys, key_begin + split.part_keys);
         return ForwardTask{s, split, b, g, part, first, tiles, key_begin, key_end};
-    };
-    detail::parallel(pool, plan.tasks, plan.effort, [&](std::int64_t task, int worker) {
-        const auto [s, split, b, g, part, first, tiles, key_begin, key_end] = task_at(task);
-        [[maybe_unused]] const typename SessionOf<Product>::Type session;
-        if (Decode<Isa>::takes(call, split)) {
-            typename Decode<Isa>::Scratch scratch;
-            const std::size_t bytes = Decode<Isa>::Scratch::layout(call, nullptr, nullptr);
-            Decode<Isa>::Scratch::layout(call, static_cast<char*>(pool.scratch(worker).at_least(bytes)), &scratch);
-            const Partial partial = split.key_parts == 1 ? Partial{} : partial_of(b, split, g, 0, part);
-            Decode<Isa>::task(call, s, split, b, g, key_begin, key_end, scratch,
-                              split.key_parts == 1 ? nullptr : &partial);
-            return;
-        }
+    }
+
+    Partial partial_of(std::int64_t b, const Split& split, std::int64_t g, std::int64_t tile, std::int64_t part) const {
+        const std::int64_t index = (g * split.tiles + tile) * split.key_parts + part;
+        float* memory =
+            plan_.partials + plan_.entries[b].first_partial + index * partial_floats(split, z_.value_stride);
+        float* rows = memory + split.tile_rows * z_.value_stride;
+        return Partial{memory, rows, rows + split.tile_rows};
+    }
+
+    void run_task(std::int64_t number, int worker) const {
+        const ForwardTask task = task_at(number);
+        if (Decode<Isa>::takes(call_, task.split)) { return run_decode(task, worker); }
         if constexpr (Product::depth_per_lane == 1) {
-            if (ShortHeads<Isa>::takes(call, split, s)) {
-                const ShortHeads<Isa> kernel(call, s);
-                const std::int64_t head = b * call.heads + g * call.group;
-                kernel.heads(head, call.group, far_heads, head + pool.threads() * call.group,
-                             kernel.scratch(pool.scratch(worker)));
+            if (ShortHeads<Isa>::takes(call_, task.split, task.s)) {
+                const ShortHeads<Isa> kernel(call_, task.s);
+                const std::int64_t head = task.b * call_.heads + task.g * call_.group;
+                kernel.heads(head, call_.group, far_heads_, head + pool_.threads() * call_.group,
+                             kernel.scratch(pool_.scratch(worker)));
                 return;
             }
         }
+        run_tiles(number, task, worker);
+    }
+
+    void run_decode(const ForwardTask& task, int worker) const {
+        DecodeScratch scratch;
+        const std::size_t bytes = DecodeScratch::layout(call_, nullptr, nullptr);
+        DecodeScratch::layout(call_, static_cast<char*>(pool_.scratch(worker).at_least(bytes)), &scratch);
+        const bool whole = task.split.key_parts == 1;
+        const Partial partial = whole ? Partial{} : partial_of(task.b, task.split, task.g, 0, task.part);
+        Decode<Isa>::task(call_, task, scratch, whole ? nullptr : &partial);
+    }
+
+    void run_tiles(std::int64_t number, const ForwardTask& task, int worker) const {
+        const Split& split = task.split;
         Scratch scratch;
-        const std::size_t bytes = Scratch::layout(call, split.tiles_per_task, nullptr, nullptr);
-        Scratch::layout(call, split.tiles_per_task, static_cast<char*>(pool.scratch(worker).at_least(bytes)), &scratch);
-        if (far_heads && split.row_blocks == 1) {
-            const std::int64_t head = g + pool.threads();  // this thread's next task, most likely
-            const std::int64_t entry = b + head / call.kv_heads;
-            if (entry < call.batch) { scratch.next = {&call, entry, head % call.kv_heads, s.queries, s.keys}; }
+        const std::size_t bytes = Scratch::layout(call_, split.tiles_per_task, nullptr, nullptr);
+        Scratch::layout(call_, split.tiles_per_task, static_cast<char*>(pool_.scratch(worker).at_least(bytes)),
+                        &scratch);
+        if (far_heads_ && split.row_blocks == 1) {
+            const std::int64_t head = task.g + pool_.threads();  // this thread's next task, most likely
+            const std::int64_t entry = task.b + head / call_.kv_heads;
+            if (entry < call_.batch) {
+                scratch.next = {&call_, entry, head % call_.kv_heads, task.s.queries, task.s.keys};
+            }
         }
         ForwardTask next;
-        if (Kernel::worth_prefetching(call, split) &&
-            task + pool.threads() < plan.tasks) {  // its next one, most likely
-            next = task_at(task + pool.threads());
-            if (Kernel::worth_prefetching(call, next.split)) { scratch.next_task = &next; }
+        if (Kernel::worth_prefetching(call_, split) &&
+            number + pool_.threads() < plan_.tasks) {  // its next one, most likely
+            next = task_at(number + pool_.threads());
+            if (Kernel::worth_prefetching(call_, next.split)) { scratch.next_task = &next; }
         }
-        if (split.key_parts == 1) {
-            Kernel::task(call, s, split, b, g, first, tiles, key_begin, key_end, scratch, nullptr);
-            return;
-        }
+        if (split.key_parts == 1) { return Kernel::task(call_, task, scratch, nullptr); }
         Partial partial[most_task_tiles];
-        for (std::int64_t t = 0; t < tiles; ++t) { partial[t] = partial_of(b, split, g, first + t, part); }
-        Kernel::task(call, s, split, b, g, first, tiles, key_begin, key_end, scratch, partial);
-    });
-    detail::parallel(pool, plan.merges, plan.effort, [&](std::int64_t merge, int) {
-        const std::int64_t b = plan.entry_of_merge(call.batch, merge);
-        const Sequence s = sequence_of(call, b);
-        const Split split = plan.split_of(call, s);
-        const std::int64_t n = merge - plan.entries[b].first_merge;
-        const std::int64_t g = n / split.tiles;
-        const std::int64_t t = n % split.tiles;
+        for (std::int64_t t = 0; t < task.tiles; ++t) {
+            partial[t] = partial_of(task.b, split, task.g, task.first + t, task.part);
+        }
+        Kernel::task(call_, task, scratch, partial);
+    }
+
+    void run_merge(std::int64_t merge) const {
+        const std::int64_t b = plan_.entry_of_merge(call_.batch, merge);
+        const Sequence s = sequence_of(call_, b);
+        const Keys keys = keys_of(call_, s);
+        const Split split = plan_.split_of(call_, s);
+        const std::int64_t n = merge - plan_.entries[b].first_merge;
+        const std::int64_t g = n / split.tiles, t = n % split.tiles;
         RowTile tile;
-        fill_rows(call, s, keys_of(call, s), split, b, g, t, Isa::lanes, tile);
+        fill_rows(call_, {s, keys, b, g}, split, t, Isa::lanes, tile);
         Partial parts[64];
         for (std::int64_t part = 0; part < split.key_parts; ++part) { parts[part] = partial_of(b, split, g, t, part); }
-        Finish<Isa>::merge(call, tile, parts, split.key_parts, z.value_stride);
-    });
+        Finish<Isa>::merge(call_, tile, parts, split.key_parts, z_.value_stride);
+    }
+
+    detail::Pool& pool_;
+    const Call& call_;
+    const ForwardPlan& plan_;
+    Sizes<Isa, Product> z_;
+    bool far_heads_;
+    bool alternates_heads_;  ///< tasks that follow one another are of different heads
+};
+
+template <class Isa, class Product>
+void forward_with(detail::Pool& pool, Call call) {
+    call.threads = pool.threads();
+    const ForwardPlan plan = plan_forward(call, pool, Sizes<Isa, Product>(call).value_stride);
+    if constexpr (Product::depth_per_lane == 1) {
+        if (forward_short<Isa>(pool, call, plan)) { return; }
+    }
+    ForwardRun<Isa, Product>(pool, call, plan).run();
     clear_all_rows(call);
 }
 
@@ -179,9 +219,10 @@ void backward_with(detail::Pool& pool, const Call& call) {
                 Scratch::layout(call, split.super_keys, dq_floats, memory, &scratch);
                 const DqPart dq = own_dq ? DqPart{scratch.dq, s.queries * call.head_size, call.head_size}
                                          : dq_part(call, plan, s, split, b, g, n, bytes_per_key);
-                Kernel::chunk(call, plan, s, split, b, g, n, dq, scratch);
+                const BackwardTask of{s, split, b, g, n};
+                Kernel::chunk(call, plan, of, dq, scratch);
                 for (std::int64_t m = 0; split.chunks == 1 && m < call.group; ++m) {
-                    Kernel::store_dq(call, plan, s, split, b, g * call.group + m, 0, s.queries, &dq, scratch.dq_tile);
+                    Kernel::store_dq(call, plan, of, g * call.group + m, {0, s.queries}, &dq, scratch.dq_tile);
                 }
             });
         });
@@ -202,7 +243,8 @@ void backward_with(detail::Pool& pool, const Call& call) {
                     parts[n] = dq_part(call, plan, s, split, b, h / call.group, n, bytes_per_key);
                 }
                 const std::int64_t begin = task % blocks * rows;
-                Kernel::store_dq(call, plan, s, split, b, h, begin, smaller(s.queries, begin + rows), parts, sum);
+                Kernel::store_dq(call, plan, {s, split, b, h / call.group, 0}, h,
+                                 {begin, smaller(s.queries, begin + rows)}, parts, sum);
             });
         }
         add_reduced(call, plan);
@@ -219,8 +261,8 @@ void weights_with(const Call& call, detail::Scratch& scratch, std::int64_t b, st
     [[maybe_unused]] const typename SessionOf<Product>::Type session;
     for (std::int64_t first = 0; first < count; first += most_rows) {
         RowTile tile;
-        fill_listed_rows(call, s, keys, b, h, rows + first, smaller<std::int64_t>(most_rows, count - first), Isa::lanes,
-                         tile);
+        fill_listed_rows(call, {s, keys, b, h}, rows + first, smaller<std::int64_t>(most_rows, count - first),
+                         Isa::lanes, tile);
         if (tile.rows > 0) { Weights<Isa, Product>::rows(call, s, keys, tile, scratch, stride, out + first * stride); }
         // Rows past their length are 0.
         for (std::int64_t r = 0; r < smaller<std::int64_t>(most_rows, count - first); ++r) {

@@ -3,7 +3,7 @@
 
 /// Weights for products of pairs of bf16, and the product with V that makes room for them: dot products keep two of
 /// the four pipes busy, and nearly all that a weight needs runs on the other two. So the weights of a tile are made
-/// beside the product of the tile before it.
+/// fused with the product of the tile before it.
 
 namespace heed::cpu {
 
@@ -57,7 +57,7 @@ private:
     F<16> index_, whole_, rest_;
 };
 
-/// x = 2^x for a few vectors; the same bits as beside a product.
+/// x = 2^x for a few vectors; the same bits as fused with a product.
 template <class Isa, int L, bool Rough, int Count>
 HEED_INLINE void exp2_of_scores(F<L> (&x)[Count]) {
     if constexpr (L == 16) {
@@ -72,8 +72,8 @@ HEED_INLINE void exp2_of_scores(F<L> (&x)[Count]) {
 }
 
 /// Steps 5 and 6 of a tile: scores -> pairs[j / 2][row], the weights of keys j and j + 1 side by side as bf16, 0 where
-/// hidden. Rough where nobody asks for lse, which is made of their sum. Keys that only some vectors see, or that have
-/// no neighbour, are done here at once or at the end; the others wait for a product to be made beside.
+/// hidden. Rough where lse is not wanted, which is made of their sum. Keys that only some vectors see, or that have
+/// no neighbour, are done here at once or at the end; the others wait for a product to be fused with.
 template <class Isa, int L, bool Rough>
 class PairWeights {
 public:
@@ -106,7 +106,7 @@ public:
         F<L>* sum;
         const F<L>* base;
     };
-    /// At most so many; none when nothing is left to be made beside a product.
+    /// At most so many; none when nothing is left to be fused with a product.
     HEED_INLINE Run take(std::int64_t most) {
         while (now_ < vectors_ && vector_[now_].next == vector_[now_].whole_end) { ++now_; }
         if (now_ == vectors_) { return {nullptr, nullptr, 0, nullptr, nullptr}; }
@@ -207,10 +207,10 @@ private:
 };
 
 /// multiply_add for V, and a pair of weights every three of its steps.
-template <class Isa, class Product, int MR, int NV, bool Rough, class Beside>
+template <class Isa, class Product, int MR, int NV, bool Rough, class Fused>
 HEED_INLINE void multiply_add_fused(const float* a, std::int64_t a_stride, const float* b, std::int64_t b_stride,
                                     std::int64_t depth, F<16> (&sum)[MR][NV], PairWeights<Isa, 16, Rough>& weights,
-                                    Beside& beside) {
+                                    Fused& fused) {
     using S = Simd<Isa, 16>;
     constexpr std::int64_t steps = 3;
     const auto step = [&](std::int64_t n) HEED_INLINE_LAMBDA {
@@ -229,7 +229,7 @@ HEED_INLINE void multiply_add_fused(const float* a, std::int64_t a_stride, const
         // No counter: what does not fit the general registers goes through those that the products keep busy.
         const float* const end = to + run.pairs * stride;
         do {
-            beside();
+            fused();
             Exp2BySixteenths<Isa, Rough> first, second;
             first.split(S::load(from) * S::all(factor) - *run.base);
             step(0);
@@ -248,14 +248,15 @@ HEED_INLINE void multiply_add_fused(const float* a, std::int64_t a_stride, const
         } while (to != end);
         *run.sum = total;
     }
-    multiply_add<Isa, Product, 16, MR, NV, Walk::along_column>(a, a_stride, b, b_stride, depth, sum, beside);
+    multiply_add<Isa, Product, 16, MR, NV, Walk::along_column>(a, a_stride, b, b_stride, depth, sum, fused);
 }
 
-/// matrix_add of weights and V, and another tile's weights beside it as long as there are any.
-template <class Isa, class Product, bool Rough, class Span, class Beside>
-HEED_APART void matrix_add_fused(const float* a, std::int64_t a_stride, const float* b, std::int64_t b_stride, float* c,
-                                 std::int64_t c_stride, std::int64_t rows, int vectors, Old old, const float* factor,
-                                 Span span, PairWeights<Isa, 16, Rough>& weights, Beside& beside) {
+/// matrix_add of weights and V, and another tile's weights fused with it as long as there are any.
+template <class Isa, class Product, bool Rough, class Span, class Fused>
+HEED_NOINLINE void matrix_add_fused(const float* a, std::int64_t a_stride, const float* b, std::int64_t b_stride,
+                                    float* c, std::int64_t c_stride, std::int64_t rows, int vectors, Old old,
+                                    const float* factor, Span span, PairWeights<Isa, 16, Rough>& weights,
+                                    Fused& fused) {
     // Five rows of four vectors leave registers for the weights, and time for all of them where D is 64 or more.
     constexpr int MR = 5, NV = 4, L = 16;
     for (int first = 0; first < vectors; first += NV) {
@@ -266,13 +267,13 @@ HEED_APART void matrix_add_fused(const float* a, std::int64_t a_stride, const fl
             F<L> sum[MR][NV] = {};
             float* to = c + m * c_stride + first * L;
             multiply_add_fused<Isa, Product>(a + m + begin * a_stride, a_stride, b + first * L + begin * b_stride,
-                                             b_stride, end - begin, sum, weights, beside);
+                                             b_stride, end - begin, sum, weights, fused);
             end_sums<Isa, L>(sum, to, c_stride, old, factor + m);
         }
         if (m == rows) { continue; }
         matrix_add<Isa, Product, L, Walk::along_column>(
             a + m, a_stride, b + first * L, b_stride, c + m * c_stride + first * L, c_stride, rows - m, count, old,
-            factor + m, [&](std::int64_t r, int some) { return span(m + r, some); }, beside);
+            factor + m, [&](std::int64_t r, int some) { return span(m + r, some); }, fused);
     }
 }
 

@@ -51,7 +51,7 @@ void fill_spans(const Call& c, const Keys& keys, RowTile& tile) {
     const Window& reach = c.problem->reach;
     const auto count = static_cast<std::int32_t>(keys.count);
     const bool unlimited = reach.left < 0 && reach.right < 0;
-    // With explicit positions every key has to be looked at, unless nothing asks for its position.
+    // With explicit positions every key has to be looked at, unless nothing depends on its position.
     const bool look = keys.explicit_positions && !unlimited;
     tile.begin = count;
     tile.end = 0;
@@ -133,8 +133,9 @@ void start_tile(const Sequence& s, std::int64_t b, int rows, int widest_lanes, R
 
 }  // namespace
 
-void fill_rows(const Call& c, const Sequence& s, const Keys& keys, const Split& split, std::int64_t b, std::int64_t g,
-               std::int64_t t, int widest_lanes, RowTile& tile) {
+void fill_rows(const Call& c, const EntryHead& of, const Split& split, std::int64_t t, int widest_lanes,
+               RowTile& tile) {
+    const auto& [s, keys, b, g] = of;
     std::int64_t first_head = 0;
     std::int64_t heads = 1;
     std::int64_t first_row = 0;
@@ -167,8 +168,9 @@ void fill_rows(const Call& c, const Sequence& s, const Keys& keys, const Split& 
     fill_spans(c, keys, tile);
 }
 
-void fill_listed_rows(const Call& c, const Sequence& s, const Keys& keys, std::int64_t b, std::int64_t h,
-                      const std::int64_t* rows, std::int64_t count, int widest_lanes, RowTile& tile) {
+void fill_listed_rows(const Call& c, const EntryHead& of, const std::int64_t* rows, std::int64_t count,
+                      int widest_lanes, RowTile& tile) {
+    const auto& [s, keys, b, h] = of;
     start_tile(s, b, s.queries > 0 ? static_cast<int>(count) : 0, widest_lanes, tile);
     const HeadOfRows common(c, b, h);
     for (int r = 0; r < tile.rows; ++r) {

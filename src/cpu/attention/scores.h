@@ -111,9 +111,9 @@ HEED_INLINE void vectors_seeing(const RowTile& tile, std::int64_t begin, std::in
 }
 
 /// Step 1: scores[key][row] = q . k for the keys and vectors that have something to see.
-template <class Isa, class Product, int L, class Beside = NothingBeside>
-HEED_APART void raw_scores(const RowTile& tile, const KeyBlock& block, const float* q, std::int64_t depth,
-                           float* scores, Beside&& beside = {}) {
+template <class Isa, class Product, int L, class Fused = NothingFused>
+HEED_NOINLINE void raw_scores(const RowTile& tile, const KeyBlock& block, const float* q, std::int64_t depth,
+                              float* scores, Fused&& fused = {}) {
     const std::int64_t stride = tile.lanes * tile.vectors;
     const std::int64_t end = block.begin + block.count;
     // On a diagonal the keys fall into runs, each seen by the same vectors.
@@ -130,7 +130,7 @@ HEED_APART void raw_scores(const RowTile& tile, const KeyBlock& block, const flo
             const std::int64_t at = j - block.begin;
             matrix_set<Isa, Product, L, Walk::along_row>(block.k + at * block.k_stride, block.k_stride, q + first * L,
                                                          stride, depth, scores + at * stride + first * L, stride,
-                                                         next - j, last - first, nullptr, beside);
+                                                         next - j, last - first, nullptr, fused);
         }
         j = next;
     }

@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-/// Steps 1 to 5 for a few rows of one head, written out: what inspection asks for.
+/// Steps 1 to 5 for a few rows of one head, written out: for inspection.
 
 namespace heed::cpu {
 
@@ -89,8 +89,8 @@ private:
             pack_keys<Isa, Product>(call, s, tile.head[0] / call.group, buffer.pack, block);
             BiasRows bias_rows;
             bias_rows.fill(call, tile);
-            scored = score_block<Isa, Product, L>(call, tile, keys, block, pattern, bias_rows, {}, buffer.q, z.depth,
-                                                  buffer.score, nullptr, now);
+            scored = score_block<Isa, Product, L>(call, tile, keys, block, pattern,
+                                                  {bias_rows, {}, buffer.q, z.depth, nullptr, now}, buffer.score);
         }
         for (int n = 0; n < tile.vectors; ++n) {
             std::int64_t begin = larger<std::int64_t>(tile.some_begin[n] - block.begin, 0);

@@ -78,7 +78,7 @@ HEED_INLINE void with_activation(Activation activation, Function&& f) {
 
 /// out = f(gate) * up for `count` numbers; up may be null; out may be either.
 template <class Isa, Activation A>
-HEED_APART void activate_numbers(const float* gate, const float* up, std::int64_t count, float* out) {
+HEED_NOINLINE void activate_numbers(const float* gate, const float* up, std::int64_t count, float* out) {
     constexpr int L = Isa::lanes;
     for (std::int64_t c = 0; c < count; c += L) {
         const std::int64_t left = count - c;
@@ -96,7 +96,7 @@ struct ActivationGradient {
     float* dup;
 };
 template <class Isa, Activation A>
-HEED_APART void activate_backward_numbers(const ActivationGradient& g, std::int64_t count) {
+HEED_NOINLINE void activate_backward_numbers(const ActivationGradient& g, std::int64_t count) {
     constexpr int L = Isa::lanes;
     for (std::int64_t c = 0; c < count; c += L) {
         const std::int64_t left = count - c;

@@ -54,7 +54,7 @@ struct CrossEntropyRow {
         return most;
     }
     /// NaN where there is one: comparisons above pass it by.
-    HEED_APART float nan_safe_largest(float most) const {
+    HEED_NOINLINE float nan_safe_largest(float most) const {
         chunks([&](const float* z, std::int64_t, std::int64_t count) {
             for (std::int64_t n = 0; n < count; ++n) {
                 if (z[n] != z[n]) { most = z[n]; }

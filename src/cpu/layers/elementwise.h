@@ -90,8 +90,8 @@ double sum_of_squares_line(const Numbers& x, std::int64_t begin, std::int64_t en
 }
 
 template <class Isa>
-HEED_APART void adam_numbers(const AdamProblem& p, std::int64_t count, float* __restrict value,
-                             const float* __restrict gradient, float* __restrict first, float* __restrict second) {
+HEED_NOINLINE void adam_numbers(const AdamProblem& p, std::int64_t count, float* __restrict value,
+                                const float* __restrict gradient, float* __restrict first, float* __restrict second) {
     const auto scale = static_cast<float>(p.gradient_scale), decay = static_cast<float>(p.decay);
     const auto beta1 = static_cast<float>(p.beta1), rest1 = static_cast<float>(1 - p.beta1);
     const auto beta2 = static_cast<float>(p.beta2), rest2 = static_cast<float>(1 - p.beta2);

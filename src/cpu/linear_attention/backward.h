@@ -74,7 +74,7 @@ struct LinearBackward {
     }
     HEED_INLINE State state(std::int64_t sharer) const { return State::at(call, team.memory + sharer * size); }
     /// Where c and dc of head h, row t lie.
-    HEED_INLINE std::int64_t kept(std::int64_t h, std::int64_t t) const {
+    HEED_INLINE std::int64_t saved(std::int64_t h, std::int64_t t) const {
         return (h - first_state() * call.readers) * call.queries + t;
     }
 
@@ -126,8 +126,8 @@ struct LinearBackward {
                 const bool divided = divides(call, c);
                 const float by = divided ? 1 / c : 0.0F;
                 const float down = divided ? -K::dot(phi_q, row, z.features) * by * by : 0.0F;
-                inverse[kept(h, begin + i)] = by;
-                dc[kept(h, begin + i)] = down;
+                inverse[saved(h, begin + i)] = by;
+                dc[saved(h, begin + i)] = down;
                 if (call.ddecay != nullptr) {
                     through = divided ? through * by + down * K::dot(phi_q, before.z, z.features) : 0.0F;
                 }
@@ -195,7 +195,7 @@ struct LinearBackward {
     /// dn to s.dout and phi(q) to s.phi_q.
     void load_queries(std::int64_t h, std::int64_t begin, std::int64_t count, LinearScratch& s) const {
         K::load_rows(call.dout, b, h, begin, count, call.value_size, s.dout, z.values);
-        if (call.normalise) { K::scale_rows(s.dout, inverse + kept(h, begin), count, z.values, s.dout); }
+        if (call.normalise) { K::scale_rows(s.dout, inverse + saved(h, begin), count, z.values, s.dout); }
         K::map_rows(call, call.q, b, h, begin, count, call.scale, s.phi_q, s);
     }
 
@@ -216,7 +216,7 @@ struct LinearBackward {
                     return Range{0, count};
                 });
             for (std::int64_t i = 0; call.normalise && i < count; ++i) {
-                K::add_row(change.z, phi_q + i * z.features, dc[kept(h, begin + i)], z.features);
+                K::add_row(change.z, phi_q + i * z.features, dc[saved(h, begin + i)], z.features);
             }
         }
     }
@@ -266,7 +266,7 @@ struct LinearBackward {
                     K::add_upper(s.scores, z.chunk, s.dout, z.values, count, by, K::finite(s.dout, count * z.values),
                                  dv);
                     K::lower_products(s.dout, z.values, s.keys.v_transposed, z.chunk, call.value_size, count, s.scores);
-                    const float* more = call.normalise ? dc + kept(h, begin) : nullptr;
+                    const float* more = call.normalise ? dc + saved(h, begin) : nullptr;
                     if (call.ddecay != nullptr) { slopes += K::inner_slopes(call, s, z.chunk, count, more); }
                     K::finish_lower(call, s, z.chunk, count, more, nullptr);
                     K::add_upper(s.scores, z.chunk, s.phi_q, z.features, count, by,

@@ -30,8 +30,8 @@ struct GatedBackward : GatedChunk<Isa> {
     std::int64_t state_floats() const { return call.feature_size * z.values; }
     std::int64_t tokens() const { return call.keys_of(b); }
     std::int64_t chunks() const { return (tokens() + call.chunk - 1) / call.chunk; }
-    float* kept(std::int64_t sharer, std::int64_t chunk) const {
-        return s.kept + (sharer * chunks() + chunk) * state_floats();
+    float* saved(std::int64_t sharer, std::int64_t chunk) const {
+        return s.saved + (sharer * chunks() + chunk) * state_floats();
     }
     void load(std::int64_t n, std::int64_t chunk) {
         const std::int64_t begin = chunk * call.chunk;
@@ -47,7 +47,7 @@ struct GatedBackward : GatedChunk<Isa> {
         const std::int64_t n = g * call.sharers + sharer;
         load_state(call.initial_s, n, s.state);
         for (std::int64_t c = 0; c < chunks(); ++c) {
-            Base::copy(s.state, state_floats(), kept(sharer, c));
+            Base::copy(s.state, state_floats(), saved(sharer, c));
             if (c + 1 == chunks()) { break; }
             load(n, c);
             if (call.delta) { this->solve(s.state); }
@@ -272,7 +272,7 @@ struct GatedBackward : GatedChunk<Isa> {
         const std::int64_t begin = chunk * call.chunk;
         float* dstate = s.dstates + sharer * state_floats();
         load(n, chunk);
-        s.state = kept(sharer, chunk);
+        s.state = saved(sharer, chunk);
         if (call.delta) { this->solve(s.state); }
         Base::transpose(s.u, z.values, count, call.value_size, s.u_columns, z.chunk);
         Base::transpose(s.state, z.values, call.feature_size, call.value_size, s.state_columns, z.features);

@@ -40,7 +40,7 @@ struct GatedScratch {
     float* dk_sum;          ///< [C] rows of F: over the states of a key/value head
     float* dv_sum;          ///< [C] rows of E
     float* dstates;         ///< [sharers][F] rows of E
-    float* kept;            ///< [sharers][chunks][F] rows of E: states before the chunks
+    float* saved;           ///< [sharers][chunks][F] rows of E: states before the chunks
 
     template <class Isa>
     static std::size_t layout(const GatedCall& call, bool backward, char* memory, GatedScratch* to) {
@@ -85,7 +85,7 @@ struct GatedScratch {
             s.dk_sum = floats(C * z.features);
             s.dv_sum = floats(C * z.values);
             s.dstates = floats(call.sharers * state);
-            s.kept = floats(call.sharers * ((call.keys + C - 1) / C) * state);
+            s.saved = floats(call.sharers * ((call.keys + C - 1) / C) * state);
         }
         if (to != nullptr) { *to = s; }
         return arena.used;

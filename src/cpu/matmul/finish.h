@@ -20,8 +20,8 @@ HEED_INLINE const float* floats_at(const MatrixAddress& x, std::int64_t row, std
 
 /// What a linear layer does to sums: columns [column, column + count) of row `row` of C. `buffer` has room for them.
 template <class Isa>
-HEED_APART void finish_row(const LinearProblem& problem, std::int64_t row, std::int64_t column, std::int64_t count,
-                           float* sum, float* buffer) {
+HEED_NOINLINE void finish_row(const LinearProblem& problem, std::int64_t row, std::int64_t column, std::int64_t count,
+                              float* sum, float* buffer) {
     const MatmulProblem& p = problem.product;
     char* to = element_at(p.c, row, column);
     const auto alpha = static_cast<float>(p.alpha), beta = static_cast<float>(p.beta);

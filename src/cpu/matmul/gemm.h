@@ -5,7 +5,7 @@
 /// one 32-bit lane at a time and broadcast, B and C are read and written as vectors. Reaches 98 % of the FMA peak from
 /// L1 on Zen 4 for the register tiles below.
 
-/// After a lambda's parameters: kept apart it would find the variables it captures in memory, anew after each store.
+/// After a lambda's parameters: not inlined it would find the variables it captures in memory, anew after each store.
 #define HEED_INLINE_LAMBDA __attribute__((always_inline))
 
 namespace heed::cpu {
@@ -60,17 +60,17 @@ struct Registers {
 };
 
 /// What a product does besides, once for every row of B that a register tile reads: nothing.
-struct NothingBeside {
+struct NothingFused {
     HEED_INLINE void operator()() const {}
 };
 
 /// sum[m][n] += sum_k A(m,k) B[k][n]; `depth` counts 32-bit lanes.
-template <class Isa, class Product, int L, int MR, int NV, Walk W, class Beside = NothingBeside>
+template <class Isa, class Product, int L, int MR, int NV, Walk W, class Fused = NothingFused>
 HEED_INLINE void multiply_add(const float* a, std::int64_t a_stride, const float* b, std::int64_t b_stride,
-                              std::int64_t depth, F<L> (&sum)[MR][NV], Beside&& beside = {}) {
+                              std::int64_t depth, F<L> (&sum)[MR][NV], Fused&& fused = {}) {
     using S = Simd<Isa, L>;
     for (std::int64_t k = 0; k < depth; ++k) {
-        beside();
+        fused();
         F<L> row[NV];
         HEED_UNROLL
         for (int n = 0; n < NV; ++n) { row[n] = S::load(b + n * L); }
@@ -86,11 +86,11 @@ HEED_INLINE void multiply_add(const float* a, std::int64_t a_stride, const float
 }
 
 /// C = A B for one register tile; largest[n], where given, is raised to the largest of column n.
-template <class Isa, class Product, int L, int MR, int NV, Walk W, class Beside>
+template <class Isa, class Product, int L, int MR, int NV, Walk W, class Fused>
 HEED_INLINE void tile_set(const float* a, std::int64_t a_stride, const float* b, std::int64_t b_stride,
-                          std::int64_t depth, float* c, std::int64_t c_stride, float* largest, Beside& beside) {
+                          std::int64_t depth, float* c, std::int64_t c_stride, float* largest, Fused& fused) {
     F<L> sum[MR][NV] = {};
-    multiply_add<Isa, Product, L, MR, NV, W>(a, a_stride, b, b_stride, depth, sum, beside);
+    multiply_add<Isa, Product, L, MR, NV, W>(a, a_stride, b, b_stride, depth, sum, fused);
     if (largest != nullptr) {
         using S = Simd<Isa, L>;
         HEED_UNROLL
@@ -139,12 +139,12 @@ HEED_INLINE void end_sums(const F<L> (&sum)[MR][NV], float* c, std::int64_t c_st
 }
 
 /// C[m] = old C[m] + (A B)[m] for one register tile.
-template <class Isa, class Product, int L, int MR, int NV, Walk W, class Beside>
+template <class Isa, class Product, int L, int MR, int NV, Walk W, class Fused>
 HEED_INLINE void tile_add(const float* a, std::int64_t a_stride, const float* b, std::int64_t b_stride,
                           std::int64_t depth, float* c, std::int64_t c_stride, Old old, const float* factor,
-                          Beside& beside) {
+                          Fused& fused) {
     F<L> sum[MR][NV] = {};
-    multiply_add<Isa, Product, L, MR, NV, W>(a, a_stride, b, b_stride, depth, sum, beside);
+    multiply_add<Isa, Product, L, MR, NV, W>(a, a_stride, b, b_stride, depth, sum, fused);
     end_sums<Isa, L>(sum, c, c_stride, old, factor);
 }
 
@@ -161,13 +161,13 @@ HEED_INLINE void with_constant(int n, Function&& function) {
 }
 
 /// C[m][n] = A B over m in [0, rows) and `vectors` vectors of L lanes along n; largest as in tile_set.
-template <class Isa, class Product, int L, Walk W, class Beside = NothingBeside>
-HEED_APART void matrix_set(const float* a, std::int64_t a_stride, const float* b, std::int64_t b_stride,
-                           std::int64_t depth, float* c, std::int64_t c_stride, std::int64_t rows, int vectors,
-                           float* largest = nullptr, Beside&& beside = {}) {
+template <class Isa, class Product, int L, Walk W, class Fused = NothingFused>
+HEED_NOINLINE void matrix_set(const float* a, std::int64_t a_stride, const float* b, std::int64_t b_stride,
+                              std::int64_t depth, float* c, std::int64_t c_stride, std::int64_t rows, int vectors,
+                              float* largest = nullptr, Fused&& fused = {}) {
     if constexpr (UsesTiles<Product> && L == 16) {
         if (Product::template set<Isa, W>(a, a_stride, b, b_stride, depth, c, c_stride, rows, vectors, largest,
-                                          beside)) {
+                                          fused)) {
             return;
         }
     }
@@ -182,12 +182,12 @@ HEED_APART void matrix_set(const float* a, std::int64_t a_stride, const float* b
             std::int64_t m = 0;
             for (; m + MR <= rows; m += MR) {
                 tile_set<Isa, Product, L, MR, NV, W>(a + m * a_step, a_stride, b + first * L, b_stride, depth,
-                                                     c + m * c_stride + first * L, c_stride, most, beside);
+                                                     c + m * c_stride + first * L, c_stride, most, fused);
             }
             if (m < rows) {
                 with_constant<MR - 1>(static_cast<int>(rows - m), [&]<int Rest>() HEED_INLINE_LAMBDA {
                     tile_set<Isa, Product, L, Rest, NV, W>(a + m * a_step, a_stride, b + first * L, b_stride, depth,
-                                                           c + m * c_stride + first * L, c_stride, most, beside);
+                                                           c + m * c_stride + first * L, c_stride, most, fused);
                 });
             }
         });
@@ -196,13 +196,13 @@ HEED_APART void matrix_set(const float* a, std::int64_t a_stride, const float* b
 
 /// C[m] = old C[m] + A B over the same ranges. span(m, count) gives the range [begin, end) of k that rows
 /// m .. m+count need; the rest of A is known to be 0 there.
-template <class Isa, class Product, int L, Walk W, class Span, class Beside = NothingBeside>
-HEED_APART void matrix_add(const float* a, std::int64_t a_stride, const float* b, std::int64_t b_stride, float* c,
-                           std::int64_t c_stride, std::int64_t rows, int vectors, Old old, const float* factor,
-                           Span span, Beside&& beside = {}) {
+template <class Isa, class Product, int L, Walk W, class Span, class Fused = NothingFused>
+HEED_NOINLINE void matrix_add(const float* a, std::int64_t a_stride, const float* b, std::int64_t b_stride, float* c,
+                              std::int64_t c_stride, std::int64_t rows, int vectors, Old old, const float* factor,
+                              Span span, Fused&& fused = {}) {
     if constexpr (UsesTiles<Product> && L == 16) {
         Product::template add_to<Isa, W>(a, a_stride, b, b_stride, c, c_stride, rows, vectors, old, factor, span,
-                                         beside);
+                                         fused);
         return;
     }
     const std::int64_t a_step = W == Walk::along_row ? a_stride : 1;
@@ -216,7 +216,7 @@ HEED_APART void matrix_add(const float* a, std::int64_t a_stride, const float* b
                 const auto [begin, end] = span(m, Rows);
                 tile_add<Isa, Product, L, Rows, NV, W>(
                     a + m * a_step + begin * a_depth, a_stride, b + first * L + begin * b_stride, b_stride, end - begin,
-                    c + m * c_stride + first * L, c_stride, old, factor == nullptr ? nullptr : factor + m, beside);
+                    c + m * c_stride + first * L, c_stride, old, factor == nullptr ? nullptr : factor + m, fused);
             };
             std::int64_t m = 0;
             for (; m + MR <= rows; m += MR) { run.template operator()<MR>(m); }

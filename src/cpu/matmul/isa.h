@@ -59,13 +59,13 @@ struct MatmulBlock {
             }
             return;
         }
-        // Columns are rows in memory: `panel` of them at a time, turned. The transpose fills whole vectors, so the
+        // Columns are rows in memory: `panel` of them at a time, transposed. The transpose fills whole vectors, so the
         // last columns of `to` up to a multiple of L are written too; the caller's stride leaves room.
         for (std::int64_t c = 0; c < width; c += panel) {
-            const std::int64_t turned = smaller<std::int64_t>(panel, width - c);
+            const std::int64_t some = smaller<std::int64_t>(panel, width - c);
             const bool in_place = x.dtype == DType::f32 && x.row_stride == 1;
             if (!in_place) {
-                for (std::int64_t n = 0; n < turned; ++n) {
+                for (std::int64_t n = 0; n < some; ++n) {
                     load_row<Isa>(x.dtype, element(x, offset, row, column + c + n), x.row_stride, count,
                                   staging + n * depth);
                 }
@@ -75,7 +75,7 @@ struct MatmulBlock {
                     return in_place ? reinterpret_cast<const float*>(element(x, offset, row, column + c + n))
                                     : static_cast<const float*>(staging + n * depth);
                 },
-                turned, count, to + c, stride);
+                some, count, to + c, stride);
         }
     }
 
@@ -103,10 +103,10 @@ struct MatmulBlock {
             return;
         }
         for (std::int64_t c = 0; c < lines; c += panel) {
-            const std::int64_t turned = smaller<std::int64_t>(panel, lines - c);
-            for (std::int64_t n = 0; n < turned; ++n) { line(c + n, staging + n * depth); }
-            transpose_rows<Isa, L>([&](std::int64_t n) { return static_cast<const float*>(staging + n * depth); },
-                                   turned, length, to + c, stride);
+            const std::int64_t some = smaller<std::int64_t>(panel, lines - c);
+            for (std::int64_t n = 0; n < some; ++n) { line(c + n, staging + n * depth); }
+            transpose_rows<Isa, L>([&](std::int64_t n) { return static_cast<const float*>(staging + n * depth); }, some,
+                                   length, to + c, stride);
         }
     }
 
@@ -189,8 +189,8 @@ struct MatmulBlock {
         }
     }
 
-    /// The same for few rows and L columns of a B whose columns are rows in memory, such as a layer's weights: turned
-    /// in registers and used at once, which keeps up with memory where a copy would not.
+    /// The same for few rows and L columns of a B whose columns are rows in memory, such as a layer's weights:
+    /// transposed in registers and used at once, which keeps up with memory where a copy would not.
     template <int Rows>
     void multiply_turned(const float* from, std::int64_t stride, std::int64_t block_depth, float* to) const {
         using S = Simd<Isa, L>;
@@ -306,8 +306,8 @@ void matmul_of(detail::Pool& pool, const MatmulProblem& p) {
     const std::int64_t row_blocks = (p.rows + Block::rows - 1) / Block::rows;
     const std::int64_t column_blocks = (p.columns + Block::columns - 1) / Block::columns;
     const double operations = 2.0 * static_cast<double>(p.rows) * static_cast<double>(p.columns) *
-                              static_cast<double>(p.depth) * static_cast<double>(p.kept.elements * p.summed.elements);
-    const std::int64_t tasks = p.kept.elements * row_blocks * column_blocks;
+                              static_cast<double>(p.depth) * static_cast<double>(p.outer.elements * p.summed.elements);
+    const std::int64_t tasks = p.outer.elements * row_blocks * column_blocks;
     detail::parallel(pool, tasks, operations > matmul_worth_waking, [&](std::int64_t task, int worker) {
         auto* memory = static_cast<float*>(pool.scratch(worker).at_least(static_cast<std::size_t>(Block::bytes)));
         float* b = memory + Block::a_floats;
@@ -318,7 +318,7 @@ void matmul_of(detail::Pool& pool, const MatmulProblem& p) {
         const std::int64_t column = task / row_blocks % column_blocks * Block::columns;
         const std::int64_t block_rows = smaller(Block::rows, p.rows - row);
         const std::int64_t block_columns = smaller(Block::columns, p.columns - column);
-        const MatmulOffsets kept = offsets_of(p.kept, task / row_blocks / column_blocks);
+        const MatmulOffsets outer = offsets_of(p.outer, task / row_blocks / column_blocks);
         for (std::int64_t m = 0; m < block_rows; ++m) {
             for (std::int64_t n = 0; n < round_up(block_columns, Block::L); ++n) {
                 block.sum[m * Block::columns + n] = 0;
@@ -326,9 +326,9 @@ void matmul_of(detail::Pool& pool, const MatmulProblem& p) {
         }
         for (std::int64_t s = 0; s < p.summed.elements; ++s) {
             const MatmulOffsets summed = offsets_of(p.summed, s);
-            block.accumulate({kept.a + summed.a, kept.b + summed.b, 0}, row, column, block_rows, block_columns);
+            block.accumulate({outer.a + summed.a, outer.b + summed.b, 0}, row, column, block_rows, block_columns);
         }
-        block.store(kept, row, column, block_rows, block_columns);
+        block.store(outer, row, column, block_rows, block_columns);
     });
 }
 

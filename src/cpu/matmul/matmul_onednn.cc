@@ -48,8 +48,9 @@ bool multiply_add(const Operand& a, const float* a_data, const float* b, std::in
                       b_leading, 1.0F, sum, block_columns) == dnnl_success;
 }
 
-/// One block by both, for rows that lie `apart` in memory. oneDNN's choice of a kernel may depend on that distance.
-bool same_bits(detail::Pool& pool, const Kernels& own, bool transposed, std::int64_t depth, std::int64_t apart) {
+/// One block by both, for rows that lie `distance` apart in memory. oneDNN's choice of a kernel may depend on that
+/// distance.
+bool same_bits(detail::Pool& pool, const Kernels& own, bool transposed, std::int64_t depth, std::int64_t distance) {
     const auto numbers = [](std::int64_t count, std::uint32_t state) {
         std::vector<float> result(static_cast<std::size_t>(count));
         for (float& x : result) {
@@ -59,7 +60,7 @@ bool same_bits(detail::Pool& pool, const Kernels& own, bool transposed, std::int
         return result;
     };
     const std::int64_t a_lines = transposed ? depth : block_rows;
-    std::vector<float> a = numbers(a_lines * apart, 1), b = numbers(depth * apart, 2);
+    std::vector<float> a = numbers(a_lines * distance, 1), b = numbers(depth * distance, 2);
     std::vector<float> expected(block_rows * block_columns), sum(block_rows * block_columns);
     const auto address = [](std::vector<float>& x, std::int64_t row_stride, std::int64_t column_stride) {
         return MatrixAddress{DType::f32, reinterpret_cast<char*>(x.data()), row_stride, column_stride};
@@ -68,12 +69,12 @@ bool same_bits(detail::Pool& pool, const Kernels& own, bool transposed, std::int
     problem.rows = block_rows;
     problem.columns = block_columns;
     problem.depth = depth;
-    problem.a = transposed ? address(a, 1, apart) : address(a, apart, 1);
-    problem.b = address(b, apart, 1);
+    problem.a = transposed ? address(a, 1, distance) : address(a, distance, 1);
+    problem.b = address(b, distance, 1);
     problem.c = address(expected, block_columns, 1);
     own.matmul(pool, problem);
     const OneOpenMPThread alone;
-    return multiply_add({transposed, apart}, a.data(), b.data(), apart, depth, sum.data()) &&
+    return multiply_add({transposed, distance}, a.data(), b.data(), distance, depth, sum.data()) &&
            std::memcmp(sum.data(), expected.data(), sum.size() * sizeof(float)) == 0;
 }
 
@@ -133,27 +134,27 @@ MatmulDone matmul_onednn(detail::Pool& pool, const MatmulProblem& p, const Kerne
 
     const std::int64_t row_blocks = p.rows / block_rows, column_blocks = p.columns / block_columns;
     std::atomic<bool> failed = false;
-    detail::parallel(pool, p.kept.elements * row_blocks * column_blocks, true, [&](std::int64_t task, int worker) {
+    detail::parallel(pool, p.outer.elements * row_blocks * column_blocks, true, [&](std::int64_t task, int worker) {
         constexpr std::size_t bytes = block_rows * block_columns * sizeof(float);
         auto* sum = static_cast<float*>(pool.scratch(worker).at_least(bytes));
         const std::int64_t row = task % row_blocks * block_rows;
         const std::int64_t column = task / row_blocks % column_blocks * block_columns;
-        const MatmulOffsets kept = offsets_of(p.kept, task / row_blocks / column_blocks);
+        const MatmulOffsets outer = offsets_of(p.outer, task / row_blocks / column_blocks);
         const OneOpenMPThread alone;
         // Added to zero, as the tiles do, so that even the sign of a zero is theirs.
         std::fill_n(sum, block_rows * block_columns, 0.0F);
         for (std::int64_t s = 0; s < p.summed.elements; ++s) {
             const MatmulOffsets summed = offsets_of(p.summed, s);
             for (std::int64_t k = 0; k < p.depth; k += block_depth) {
-                const float* of_a = floats_of(p.a) + kept.a + summed.a + a.offset(row, k);
-                const float* of_b = floats_of(p.b) + kept.b + summed.b + k * p.b.row_stride + column;
+                const float* of_a = floats_of(p.a) + outer.a + summed.a + a.offset(row, k);
+                const float* of_b = floats_of(p.b) + outer.b + summed.b + k * p.b.row_stride + column;
                 if (!multiply_add(a, of_a, of_b, p.b.row_stride, std::min(block_depth, p.depth - k), sum)) {
                     failed.store(true, std::memory_order_relaxed);
                     return;
                 }
             }
         }
-        store(p, kept.c + row * p.c.row_stride + column * p.c.column_stride, sum);
+        store(p, outer.c + row * p.c.row_stride + column * p.c.column_stride, sum);
     });
     // Only for want of memory; the tiles need less, and beta is 0, so that nothing is lost.
     if (failed.load(std::memory_order_relaxed)) { return {}; }

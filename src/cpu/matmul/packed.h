@@ -8,8 +8,9 @@
 ///
 /// - packed: all of B is first rearranged into panels, once instead of once for every 96 rows of A (which took a
 ///   seventh of the time), then blocks of C are computed from the panels;
-/// - turned: a few rows against a B whose columns are rows in memory, a layer's weights. They are read once, in order,
-///   turned in registers and used at once: the speed of memory.
+/// - transposed: a few rows against a B whose columns are rows in memory, a layer's weights. They are read once, in
+/// order,
+///   transposed in registers and used at once: the speed of memory.
 
 namespace heed::cpu {
 
@@ -39,7 +40,7 @@ struct PackedProduct {
 
     /// sum[m][n] (+)= A B for one panel, whole register tiles of it: rows and columns that fill them up are zeros.
     template <Walk W, bool First>
-    static HEED_APART void multiply(const Left& left, const float* b, std::int64_t lanes, float* to) {
+    static HEED_NOINLINE void multiply(const Left& left, const float* b, std::int64_t lanes, float* to) {
         for (std::int64_t m = 0; m < left.rows; m += MR) {
             // From zero, then added: the rounding errors of one block do not grow with those before it.
             F<L> part[MR][NV] = {};
@@ -140,25 +141,25 @@ struct PackedProduct {
         const bool lanes = p.a.dtype == (per_lane == 2 ? DType::bf16 : DType::f32) && p.a.column_stride == 1 &&
                            p.a.row_stride % per_lane == 0 && p.depth % per_lane == 0 &&
                            reinterpret_cast<std::uintptr_t>(p.a.data) % sizeof(float) == 0;
-        const bool apart = p.a.row_stride / per_lane % 1024 != 0;
-        return lanes && apart ? block_rows / tile_rows * tile_rows : 0;
+        const bool own_sets = p.a.row_stride / per_lane % 1024 != 0;
+        return lanes && own_sets ? block_rows / tile_rows * tile_rows : 0;
     }
 
-    /// Whether rows of A are columns in memory, as in the gradient of a weight: they need not be turned, as a register
-    /// tile can as well read the lanes of one depth side by side.
+    /// Whether rows of A are columns in memory, as in the gradient of a weight: they need not be transposed, as a
+    /// register tile can as well read the lanes of one depth side by side.
     bool lies_across() const { return p.a.row_stride == 1 && p.a.column_stride != 1; }
 
     /// Copies such a block; what fills up the last MR rows is 0.
     void copy_across(const Block& block, std::int64_t row, std::int64_t k, std::int64_t rows,
                      std::int64_t depth) const {
-        const MatrixAddress turned{p.a.dtype, p.a.data, p.a.column_stride, p.a.row_stride};
+        const MatrixAddress transposed{p.a.dtype, p.a.data, p.a.column_stride, p.a.row_stride};
         for (std::int64_t d = 0; d < Block::lanes_of(depth); ++d) {
             const float* line = block.staging;
             // Each row is somewhere else in memory, and short.
             HEED_UNROLL
             for (int n = 0; n < Product::depth_per_lane; ++n) {
                 const char* ahead =
-                    element_at(turned, smaller(k + (d + 8) * Product::depth_per_lane + n, p.depth - 1), row);
+                    element_at(transposed, smaller(k + (d + 8) * Product::depth_per_lane + n, p.depth - 1), row);
                 for (std::int64_t byte = 0; byte < rows * element_bytes(p.a.dtype); byte += 64) {
                     __builtin_prefetch(ahead + byte);
                 }
@@ -167,7 +168,7 @@ struct PackedProduct {
                 const char* next = 2 * d + 1 < depth ? Block::element(p.a, 0, row, k + 2 * d + 1) : nullptr;
                 interleave_rows<Isa>(Block::element(p.a, 0, row, k + 2 * d), next, 1, rows, rows, block.staging);
             } else {
-                line = floats_at<Isa>(turned, k + d, row, rows, block.staging);
+                line = floats_at<Isa>(transposed, k + d, row, rows, block.staging);
             }
             float* to = block.a + d * MR;
             std::int64_t m = 0;
@@ -268,7 +269,7 @@ struct WidenedWeights {
 };
 
 template <class Isa, class Product, class Weights>
-struct TurnedProduct {
+struct TransposedProduct {
     using Packed = PackedProduct<Isa, Product>;
     using Block = typename Packed::Block;
     using S = Simd<Isa, Isa::lanes>;
@@ -318,8 +319,8 @@ struct TurnedProduct {
 
     /// The last numbers of the rows, fewer than fill a vector.
     template <int Rows>
-    HEED_APART void rest(const char* from, std::int64_t stride, std::int64_t count, const float* x,
-                         F<L> (&part)[Rows]) const {
+    HEED_NOINLINE void rest(const char* from, std::int64_t stride, std::int64_t count, const float* x,
+                            F<L> (&part)[Rows]) const {
         float lane[L][L] = {};
         for (int n = 0; n < L; ++n) {
             if constexpr (Product::depth_per_lane == 2) {
@@ -380,7 +381,7 @@ struct TurnedProduct {
                 load_row<Isa>(p.a.dtype, from, p.a.column_stride, p.depth, a + r * a_stride);
             }
         }
-        const TurnedProduct turned{problem, problem.product, a, a_stride};
+        const TransposedProduct transposed{problem, problem.product, a, a_stride};
         const std::int64_t tasks = (p.columns + task_columns - 1) / task_columns;
         // Memory is what this waits for: so many bytes take as long as 4 operations each.
         const double bytes_read = static_cast<double>(p.columns) * static_cast<double>(p.depth * number_bytes);
@@ -388,10 +389,10 @@ struct TurnedProduct {
             const std::int64_t begin = task * task_columns, end = smaller(p.columns, begin + task_columns);
             // Rows that make up the number are zeros.
             switch (padded_rows(p.rows)) {
-                case 1: turned.template columns<1>(begin, end); break;
-                case 2: turned.template columns<2>(begin, end); break;
-                case 4: turned.template columns<4>(begin, end); break;
-                default: turned.template columns<most_rows>(begin, end); break;
+                case 1: transposed.template columns<1>(begin, end); break;
+                case 2: transposed.template columns<2>(begin, end); break;
+                case 4: transposed.template columns<4>(begin, end); break;
+                default: transposed.template columns<most_rows>(begin, end); break;
             }
         });
     }
@@ -401,8 +402,8 @@ struct TurnedProduct {
 template <class Isa>
 void linear_product(detail::Pool& pool, const LinearProblem& problem) {
     const MatmulProblem& p = problem.product;
-    using OfFloats = TurnedProduct<Isa, FloatProduct, FloatWeights>;
-    using OfHalves = TurnedProduct<Isa, FloatProduct, WidenedWeights>;
+    using OfFloats = TransposedProduct<Isa, FloatProduct, FloatWeights>;
+    using OfHalves = TransposedProduct<Isa, FloatProduct, WidenedWeights>;
     if (OfFloats::takes(p) && p.b.dtype == DType::f32) { return OfFloats::run(pool, problem); }
     if (OfHalves::takes(p) && p.b.dtype == DType::bf16) { return OfHalves::run(pool, problem); }
     PackedProduct<Isa, FloatProduct>{problem}.run(pool);
@@ -412,7 +413,7 @@ void linear_product(detail::Pool& pool, const LinearProblem& problem) {
 /// Of bf16 with bf16, in pairs.
 template <class Isa>
 void linear_product_of_pairs(detail::Pool& pool, const LinearProblem& problem) {
-    using Turned = TurnedProduct<Isa, Bf16Product, FloatWeights>;
+    using Turned = TransposedProduct<Isa, Bf16Product, FloatWeights>;
     if (Turned::takes(problem.product)) { return Turned::run(pool, problem); }
     PackedProduct<Isa, Bf16Product>{problem}.run(pool);
 }

@@ -57,9 +57,8 @@ struct PrepackedProduct {
             // From zero, then added: the rounding errors of one block do not grow with those before it.
             F<L> part[Rows][NV] = {};
             if constexpr (Streams) {
-                Ahead beside{b + ahead};
-                multiply_add<Isa, Product, L, Rows, NV, Walk::along_row>(a, a_stride, b + c, panel, count, part,
-                                                                         beside);
+                Ahead fused{b + ahead};
+                multiply_add<Isa, Product, L, Rows, NV, Walk::along_row>(a, a_stride, b + c, panel, count, part, fused);
             } else {
                 multiply_add<Isa, Product, L, Rows, NV, Walk::along_row>(a, a_stride, b + c, panel, count, part);
             }
@@ -77,7 +76,7 @@ struct PrepackedProduct {
     // ---- Few rows: each panel is read once, from front to back ----------------------------------------------------
 
     template <int Rows>
-    HEED_APART void few_rows(const float* a, std::int64_t a_stride, std::int64_t n) const {
+    HEED_NOINLINE void few_rows(const float* a, std::int64_t a_stride, std::int64_t n) const {
         float sum[Rows][panel] = {}, buffer[panel];
         const float* b = panel_at(n);
         for (std::int64_t k = 0; k < lanes; k += depth_lanes) {
@@ -109,7 +108,7 @@ struct PrepackedProduct {
 
     // ---- Many rows: blocks of C ------------------------------------------------------------------------------------
 
-    HEED_APART void tiles(const float* a, const float* b, std::int64_t rows, std::int64_t count, float* to) const {
+    HEED_NOINLINE void tiles(const float* a, const float* b, std::int64_t rows, std::int64_t count, float* to) const {
         for (std::int64_t m = 0; m < rows; m += MR) {
             multiply<MR, false>(a + m * Block::a_stride, Block::a_stride, b, count, to + m * Block::columns,
                                 Block::columns);

@@ -231,16 +231,16 @@ private:
         for (std::int64_t n = 0; n < tile_side * panel; n += 16) { __builtin_prefetch(from + n, 0, 2); }
     }
 
-    /// One tile of rows times four of columns, `apart` from each other.
-    HEED_INLINE void wide_step(const float* from, const float* b, std::int64_t apart, std::int64_t b_stride) const {
+    /// One tile of rows times four of columns, `step` from each other.
+    HEED_INLINE void wide_step(const float* from, const float* b, std::int64_t step, std::int64_t b_stride) const {
         Tiles::template load<4>(from, a.stride);
         Tiles::template load<5>(b, b_stride);
         Tiles::template multiply<0, 4, 5>();
-        Tiles::template load<6>(b + apart, b_stride);
+        Tiles::template load<6>(b + step, b_stride);
         Tiles::template multiply<1, 4, 6>();
-        Tiles::template load<7>(b + 2 * apart, b_stride);
+        Tiles::template load<7>(b + 2 * step, b_stride);
         Tiles::template multiply<2, 4, 7>();
-        Tiles::template load<5>(b + 3 * apart, b_stride);
+        Tiles::template load<5>(b + 3 * step, b_stride);
         Tiles::template multiply<3, 4, 5>();
     }
 };
@@ -252,7 +252,7 @@ struct TileWeights {
     static constexpr std::int64_t task_columns = 2 * tile_side;
 
     const LinearProblem& problem;
-    const float* turned;  ///< rows of A, transposed: a tile for every 16 lanes of the depth
+    const float* transposed;  ///< rows of A, transposed: a tile for every 16 lanes of the depth
     const MatmulProblem& p = problem.product;
     const std::int64_t whole = p.depth / (2 * tile_side);  ///< tiles of the depth
 
@@ -260,9 +260,9 @@ struct TileWeights {
         return p.rows <= tile_side && p.b.row_stride == 1 && p.b.column_stride % 2 == 0 && p.columns >= task_columns;
     }
 
-    static void turn(const TileRows<Isa>& a, float* to) {
+    static void transpose(const TileRows<Isa>& a, float* to) {
         for (std::int64_t k = 0; k < a.lanes; k += tile_side) {
-            turn_tile<Isa>(a.data + k, a.stride, tile_side, to + k * tile_side);
+            transpose_tile<Isa>(a.data + k, a.stride, tile_side, to + k * tile_side);
         }
     }
 
@@ -289,7 +289,7 @@ private:
         Tiles::template zero<1>();
         for (std::int64_t k = 0; k < whole; ++k, from += 4 * tile_side) {
             for (std::int64_t n = 0; n < task_columns; ++n) { __builtin_prefetch(from + n * bytes + 1024, 0, 2); }
-            Tiles::template load<6>(turned + k * tile_floats, tile_side);
+            Tiles::template load<6>(transposed + k * tile_floats, tile_side);
             Tiles::template load<4>(reinterpret_cast<const float*>(from), bytes / 4);
             Tiles::template multiply<0, 4, 6>();
             Tiles::template load<5>(reinterpret_cast<const float*>(from + tile_side * bytes), bytes / 4);
@@ -301,7 +301,7 @@ private:
             for (std::int64_t n = 0; n < task_columns; ++n) {
                 __builtin_memcpy(rest[0] + n * tile_side, from + n * bytes, static_cast<std::size_t>(left) * 2);
             }
-            Tiles::template load<6>(turned + whole * tile_floats, tile_side);
+            Tiles::template load<6>(transposed + whole * tile_floats, tile_side);
             Tiles::template load<4>(rest[0], tile_side);
             Tiles::template multiply<0, 4, 6>();
             Tiles::template load<5>(rest[1], tile_side);
@@ -342,7 +342,7 @@ void linear_on_tiles(detail::Pool& pool, const LinearProblem& problem) {
     const MatmulProblem& p = problem.product;
     if (TileWeights<Isa, Tiles>::takes(p)) {
         const TileMemory<Isa> memory(pool, p, tile_side * (round_up(p.depth, 2 * tile_side) / 2));
-        TileWeights<Isa, Tiles>::turn(memory.rows, memory.rest);
+        TileWeights<Isa, Tiles>::transpose(memory.rows, memory.rest);
         return TileWeights<Isa, Tiles>{problem, memory.rest}.run(pool);
     }
     const std::int64_t strip = larger(Packed::Block::columns, packed_at_once / larger<std::int64_t>(1, p.depth) /

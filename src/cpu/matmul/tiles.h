@@ -4,8 +4,8 @@
 
 /// The products of gemm.h on tiles of 16 rows of 64 bytes (Intel's AMX). What the kernels hand to those products is
 /// what tiles read: rows of pairs of bf16 along the depth are the left operand as they lie (Walk::along_row), or after
-/// squares of 16 x 16 lanes are turned (Walk::along_column); rows of pairs interleaved along the depth are the right
-/// one. Whatever does not fill a tile is padded with zeros in a copy: nothing outside the operands is read.
+/// squares of 16 x 16 lanes are transposed (Walk::along_column); rows of pairs interleaved along the depth are the
+/// right one. Whatever does not fill a tile is padded with zeros in a copy: nothing outside the operands is read.
 
 namespace heed::cpu {
 
@@ -117,7 +117,7 @@ HEED_INLINE void pad_tile(const float* from, std::int64_t stride, std::int64_t c
 
 /// to[16][16]: columns of rows [0, count) become rows, zeros after them.
 template <class Isa>
-HEED_INLINE void turn_tile(const float* from, std::int64_t stride, std::int64_t count, float* to) {
+HEED_INLINE void transpose_tile(const float* from, std::int64_t stride, std::int64_t count, float* to) {
     using S = Simd<Isa, tile_side>;
     F<tile_side> square[tile_side];
     if (count >= tile_side) {
@@ -146,8 +146,8 @@ public:
     int vectors;
     float* largest;
 
-    template <class Beside>
-    HEED_INLINE void run(Beside& beside) {
+    template <class Fused>
+    HEED_INLINE void run(Fused& fused) {
         whole_ = depth / tile_side * tile_side;
         const std::int64_t rest = depth - whole_;
         for (int n = 0; rest > 0 && n < vectors; ++n) {
@@ -166,7 +166,7 @@ public:
             int n = 0;
             for (; n + 2 <= vectors; n += 2) { two ? block<2, 2>(n) : block<1, 2>(n); }
             if (n < vectors) { two ? block<2, 1>(n) : block<1, 1>(n); }
-            for (int r = 0; r < tile_side; ++r) { beside(); }
+            for (int r = 0; r < tile_side; ++r) { fused(); }
             // Of the rows before these, which are in memory by now.
             raise(raised, m);
             raised = m;
@@ -250,14 +250,14 @@ public:
     Old old;
     const float* factor;
 
-    template <class Span, class Beside>
-    HEED_INLINE void run(Span& span, Beside& beside) {
+    template <class Span, class Fused>
+    HEED_INLINE void run(Span& span, Fused& fused) {
         for (std::int64_t m = 0; m < rows; m += tile_side) {
             const auto [begin, end] = span(m, static_cast<int>(smaller<std::int64_t>(tile_side, rows - m)));
             Part part{m, smaller<std::int64_t>(tile_side, rows - m), begin, end, old};
             if (begin >= end) {
                 part.end = begin;
-                columns(part, beside);
+                columns(part, fused);
                 continue;
             }
             const bool factor_last = old == Old::none_then_scale;
@@ -269,7 +269,7 @@ public:
                 if (factor_last && k == begin && part.end == end) { part.how = Old::none_then_scale; }
                 if (!factor_last && k > begin) { part.how = Old::keep; }
                 take_rows(part);
-                columns(part, beside);
+                columns(part, fused);
                 if (factor_last && part.end == end && k > begin) {
                     put_waiting();
                     multiply_rows(part);
@@ -293,7 +293,7 @@ private:
         for (std::int64_t k = part.begin, t = 0; k < part.end; k += tile_side, ++t) {
             const std::int64_t depth = smaller<std::int64_t>(tile_side, part.end - k);
             if constexpr (W == Walk::along_column) {
-                turn_tile<Isa>(a + part.m + k * a_stride, a_stride, depth, turned_[t]);
+                transpose_tile<Isa>(a + part.m + k * a_stride, a_stride, depth, turned_[t]);
                 left_[t] = turned_[t];
                 left_stride_[t] = tile_side;
             } else if (depth < tile_side || part.count < tile_side) {
@@ -307,26 +307,26 @@ private:
         }
     }
 
-    template <class Beside>
-    HEED_INLINE void columns(const Part& part, Beside& beside) {
+    template <class Fused>
+    HEED_INLINE void columns(const Part& part, Fused& fused) {
         for (int n = 0; n < vectors; n += 4) {
             switch (smaller(4, vectors - n)) {
-                case 4: block<4>(part, n, beside); break;
-                case 3: block<3>(part, n, beside); break;
-                case 2: block<2>(part, n, beside); break;
-                default: block<1>(part, n, beside); break;
+                case 4: block<4>(part, n, fused); break;
+                case 3: block<3>(part, n, fused); break;
+                case 2: block<2>(part, n, fused); break;
+                default: block<1>(part, n, fused); break;
             }
         }
     }
 
-    template <int NT, class Beside>
-    HEED_INLINE void block(const Part& part, int n, Beside& beside) {
+    template <int NT, class Fused>
+    HEED_INLINE void block(const Part& part, int n, Fused& fused) {
         float* to = c + part.m * c_stride + n * tile_side;
         // Whole tiles of sums stay where they are; others, and those with a factor, go through a copy.
-        const bool straight = part.count == tile_side && (part.how == Old::none || part.how == Old::keep);
-        if (straight) { put_waiting(); }  // it may be these sums that wait
+        const bool direct = part.count == tile_side && (part.how == Old::none || part.how == Old::keep);
+        if (direct) { put_waiting(); }  // it may be these sums that wait
         each<NT>([&]<int T>() HEED_INLINE_LAMBDA {
-            if (straight && part.how == Old::keep) {
+            if (direct && part.how == Old::keep) {
                 Tiles::template load<T>(to + T * tile_side, c_stride);
             } else {
                 Tiles::template zero<T>();
@@ -336,7 +336,7 @@ private:
         std::int64_t t = 0;
         for (; k + tile_side <= part.end; k += tile_side, ++t) {
             step<NT>(t, b + k * b_stride + n * tile_side, b_stride, tile_side);
-            for (int r = 0; r < tile_side / 2; ++r) { beside(); }
+            for (int r = 0; r < tile_side / 2; ++r) { fused(); }
         }
         if (k < part.end) {
             for (int v = 0; v < NT; ++v) {
@@ -344,11 +344,11 @@ private:
             }
             step<NT>(t, b_rest_[0], tile_side, tile_side * tile_side);
         }
-        if (straight) {
+        if (direct) {
             each<NT>([&]<int T>() HEED_INLINE_LAMBDA { Tiles::template store<T>(to + T * tile_side, c_stride); });
             return;
         }
-        // Read a block later, when they have arrived: the vectors' work goes beside the tiles' next products.
+        // Read a block later, when they have arrived: the vectors' work overlaps with the tiles' next products.
         each<NT>([&]<int T>() HEED_INLINE_LAMBDA { Tiles::template store<T>(sums_[turn_][T], tile_side); });
         put_waiting();
         waiting_ = {part, to, NT, turn_};
@@ -357,16 +357,16 @@ private:
 
     HEED_INLINE void put_waiting() {
         for (int v = 0; v < waiting_.tiles; ++v) {
-            put(waiting_.part, sums_[waiting_.turn][v], waiting_.to + v * tile_side);
+            put(waiting_.part, sums_[waiting_.slot][v], waiting_.to + v * tile_side);
         }
         waiting_.tiles = 0;
     }
 
     template <int NT>
-    HEED_INLINE void step(std::int64_t t, const float* from, std::int64_t stride, std::int64_t apart) const {
+    HEED_INLINE void step(std::int64_t t, const float* from, std::int64_t stride, std::int64_t step) const {
         Tiles::template load<4>(left_[t], left_stride_[t]);
         each<NT>([&]<int T>() HEED_INLINE_LAMBDA {
-            Tiles::template load<5 + T % 3>(from + T * apart, stride);
+            Tiles::template load<5 + T % 3>(from + T * step, stride);
             Tiles::template multiply<T, 4, 5 + T % 3>();
         });
     }
@@ -421,7 +421,7 @@ private:
         Part part{};
         float* to = nullptr;
         int tiles = 0;
-        int turn = 0;
+        int slot = 0;
     };
     Waiting waiting_;
     int turn_ = 0;
@@ -434,10 +434,10 @@ struct TileProduct : Pairs {
     using Session = typename Tiles::Session;
 
     /// matrix_set; false: not for tiles.
-    template <class Isa, Walk W, class Beside>
+    template <class Isa, Walk W, class Fused>
     static HEED_INLINE bool set(const float* a, std::int64_t a_stride, const float* b, std::int64_t b_stride,
                                 std::int64_t depth, float* c, std::int64_t c_stride, std::int64_t rows, int vectors,
-                                float* largest, Beside& beside) {
+                                float* largest, Fused& fused) {
         if (W != Walk::along_row || rows < tile_side || vectors > 4) { return false; }
         TileSet<Isa, Tiles> product;
         product.a = a;
@@ -450,15 +450,15 @@ struct TileProduct : Pairs {
         product.rows = rows;
         product.vectors = vectors;
         product.largest = largest;
-        product.run(beside);
+        product.run(fused);
         return true;
     }
 
     /// matrix_add.
-    template <class Isa, Walk W, class Span, class Beside>
+    template <class Isa, Walk W, class Span, class Fused>
     static HEED_INLINE void add_to(const float* a, std::int64_t a_stride, const float* b, std::int64_t b_stride,
                                    float* c, std::int64_t c_stride, std::int64_t rows, int vectors, Old old,
-                                   const float* factor, Span& span, Beside& beside) {
+                                   const float* factor, Span& span, Fused& fused) {
         TileAdd<Isa, Tiles, W> product;
         product.a = a;
         product.a_stride = a_stride;
@@ -470,7 +470,7 @@ struct TileProduct : Pairs {
         product.vectors = vectors;
         product.old = old;
         product.factor = factor;
-        product.run(span, beside);
+        product.run(span, fused);
     }
 };
 

@@ -297,8 +297,8 @@ struct QuantizedProduct {
     static constexpr int most_rows = Isa::registers >= 32 && L == 16 ? 8 : 4;
 
     template <bool FourBits, int Rows>
-    HEED_APART void rows_of_panels(const ByteRows& rows, std::int64_t first, std::int64_t last, std::int64_t begin,
-                                   std::int64_t end) const {
+    HEED_NOINLINE void rows_of_panels(const ByteRows& rows, std::int64_t first, std::int64_t last, std::int64_t begin,
+                                      std::int64_t end) const {
         const std::int64_t bytes = groups * QuantizedLayout::group_bytes(FourBits);
         float sum[Rows][panel], buffer[panel];
         const bool plain = is_plain();

@@ -131,13 +131,13 @@ struct RopeKernel {
             F<L> b[K];
             get<From, K, twos>(from, a);
             get<From, K, twos>(from + pairs, b);
-            F<L> turned[K];
+            F<L> rotated[K];
             HEED_UNROLL
-            for (int n = 0; n < K; ++n) { turned[n] = a[n] * c[n] - b[n] * s[n]; }
-            put<To, K, twos>(to, turned);
+            for (int n = 0; n < K; ++n) { rotated[n] = a[n] * c[n] - b[n] * s[n]; }
+            put<To, K, twos>(to, rotated);
             HEED_UNROLL
-            for (int n = 0; n < K; ++n) { turned[n] = a[n] * s[n] + b[n] * c[n]; }
-            put<To, K, twos>(to + pairs, turned);
+            for (int n = 0; n < K; ++n) { rotated[n] = a[n] * s[n] + b[n] * c[n]; }
+            put<To, K, twos>(to + pairs, rotated);
         }
     }
 
@@ -252,7 +252,7 @@ struct RopeKernel {
         if (i < call.pairs || 2 * call.pairs < call.size) { finish(call, rows, i, cosines, sines); }
     }
 
-    /// Contiguous rows, straight from memory to memory.
+    /// Contiguous rows, directly from memory to memory.
     template <class From, class To>
     struct Straight {
         static HEED_INLINE void rows(const RopeCall& call, const char* from, char* to, std::int64_t count,

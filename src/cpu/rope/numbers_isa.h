@@ -92,9 +92,9 @@ struct RopeBf16 {
     static HEED_INLINE void put_pairs(std::uint16_t* to, F<L> evens, F<L> odds) {
 #if defined(__AVX512BF16__)
         if constexpr (L == 16) {
-            const __m512i apart = __m512i(_mm512_cvtne2ps_pbh(__m512(odds), __m512(evens)));
+            const __m512i halves = __m512i(_mm512_cvtne2ps_pbh(__m512(odds), __m512(evens)));
             // 32-bit lane n takes words n and 16 + n.
-            _mm512_storeu_si512(to, _mm512_permutexvar_epi16(words_from(0x100000, 0x10001), apart));
+            _mm512_storeu_si512(to, _mm512_permutexvar_epi16(words_from(0x100000, 0x10001), halves));
             return;
         }
 #endif

@@ -22,7 +22,7 @@ void load_table(const View& table, std::int64_t row, std::int64_t count, bool mi
     for (std::int64_t i = 0; minus && i < count; ++i) { to[i] = -to[i]; }
 }
 
-/// The row in `space`, turned where it lies.
+/// The row in `space`, rotated where it lies.
 void turn_row(const RotateSpace& space, std::int64_t pairs, bool interleaved) {
     float* row = space.row;
     for (std::int64_t i = 0; interleaved && i < pairs; ++i) {

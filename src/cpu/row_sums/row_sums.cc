@@ -15,7 +15,7 @@ void head_sum(detail::Place& place, const HeadSumProblem& p, const RowFunctions&
     const std::int64_t keys = to.extent(2);
     const std::int64_t size = to.extent(3);
     const std::int64_t summed = p.summed();
-    // A copy asks for no memory.
+    // A copy allocates nothing.
     const float one = 1;
     const std::vector<float> ones(static_cast<std::size_t>(summed > 1 ? summed : 0), 1.0F);
     detail::parallel(

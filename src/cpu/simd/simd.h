@@ -14,8 +14,8 @@
 #endif
 
 #define HEED_INLINE inline __attribute__((always_inline))
-/// Kept out of its callers, whose variables would take registers from its loops.
-#define HEED_APART __attribute__((noinline))
+/// Not inlined: in its callers, whose variables would take registers from its loops.
+#define HEED_NOINLINE __attribute__((noinline))
 #define HEED_UNROLL _Pragma("GCC unroll 32")
 
 namespace heed::cpu {

@@ -1,5 +1,5 @@
 /// How numbers are stored: the bounds of their error, and what attention makes of it.
-#include "ops/kv_rows.h"
+#include "ops/kv_transfer.h"
 #include "support/sample.h"
 #include "unit/cache/cache_testing.h"
 

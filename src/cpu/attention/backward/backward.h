@@ -14,7 +14,7 @@
 namespace heed::cpu {
 
 /// Rows that the next tile needs; transposing them would jump from row to row.
-class TileAhead : public LinePrefetch<4> {
+class TilePrefetch : public LinePrefetch<4> {
 public:
     HEED_INLINE void add(const Tensor4& from, const RowTile& tile, std::int64_t size) {
         const std::int64_t bytes = size * from.element_size;
@@ -44,89 +44,41 @@ public:
     using Gradients = BackwardGradients<Isa, Product>;
     static constexpr bool pairs = Product::depth_per_lane == 2;
 
-    /// Keys of one chunk against all rows of the group's heads.
-    static void chunk(const Call& call, const BackwardPlan& plan, const Sequence& s, const BackwardSplit& split,
-                      std::int64_t b, std::int64_t g, std::int64_t n, const DqPart& dq, const Scratch& scratch) {
-        const BackwardSizes<Isa, Product> z(call);
-        const Keys keys = keys_of(call, s);
-        const std::int64_t begin = n * split.chunk_keys;
-        const std::int64_t end = smaller(s.keys, begin + split.chunk_keys);
-        const std::int64_t tiles = split.rows.tiles;
-        if (begin >= end && n > 0) { return; }
-        const std::int64_t first_tile = delta_begin(call, plan, b) + g * tiles;
-        DeltaSlot* deltas = plan.deltas + first_tile;
-        bool* dq_filled = plan.dq_filled + first_tile * plan.most_chunks + n * tiles;
-        for (std::int64_t at = begin; at < end || at == begin; at += split.super_keys) {
-            const std::int64_t count = smaller(split.super_keys, end - at);
+    struct Span {
+        std::int64_t begin;
+        std::int64_t end;
+    };
+
+    static void chunk(const Call& call, const BackwardPlan& plan, const BackwardTask& of, const DqPart& dq,
+                      const Scratch& scratch) {
+        const Keys keys = keys_of(call, of.s);
+        const std::int64_t begin = of.n * of.split.chunk_keys;
+        const std::int64_t end = smaller(of.s.keys, begin + of.split.chunk_keys);
+        if (begin >= end && of.n > 0) { return; }
+        for (std::int64_t at = begin; at < end || at == begin; at += of.split.super_keys) {
+            const std::int64_t count = smaller(of.split.super_keys, end - at);
             KeyPanel panel{.begin = at, .count = count};
-            pack_panel<Isa, Product>(call, s, g, scratch, panel);
-            choose_sums_memory(call, s, g, scratch, panel);
+            pack_panel<Isa, Product>(call, of.s, of.g, scratch, panel);
+            choose_sums_memory(call, of.s, of.g, scratch, panel);
             for (std::int64_t j = 0; j < count; j += pattern_keys) { scratch.filled[j / pattern_keys] = false; }
-            const bool sinks = n == 0 && at == begin && call.sinks;
-            // The next tile that has something to do, from number t on.
-            const auto find = [&](std::int64_t t, TileVisit& visit) {
-                for (; t < tiles; ++t) {
-                    fill_rows(call, s, keys, split.rows, b, g, t, Isa::lanes, visit.tile);
-                    meet(call, s, keys, at, count, visit);
-                    if (visit.count > 0 || sinks) { break; }
-                }
-                visit.number = t;
-            };
-            TileAhead ahead;
-            const auto find_and_fetch = [&](std::int64_t t, TileVisit& visit) {
-                find(t, visit);
-                if (visit.number == tiles) { return; }
-                ahead.add(call.q, visit.tile, call.head_size);
-                ahead.add(call.dout, visit.tile, call.value_size);
-                if (!deltas[visit.number].is_ready()) { ahead.add(call.out, visit.tile, call.value_size); }
-                ahead.add(reinterpret_cast<const char*>(dq_row(call, g, visit.tile, 0, dq)), dq.row * 4,
-                          call.head_size * 4, visit.tile);
-            };
-            TileVisit* now = scratch.visits;
-            TileVisit* next = scratch.visits + 1;
-            for (find_and_fetch(0, *now); now->number < tiles;) {
-                const RowTile& tile = now->tile;
-                ahead.rest();
-                pack_rows<Isa, Product>(call, tile, deltas[now->number], scratch);
-                find_and_fetch(now->number + 1, *next);
-                if (sinks) { add_sinks(call, plan, b, tile, scratch); }
-                if (now->count > 0) {
-                    // This chunk's part of dq is made of the tiles: the first keys they meet set it.
-                    const Old old_dq = dq_filled[now->number] ? Old::keep : Old::none;
-                    dq_filled[now->number] = true;
-                    // Straight into dq where the tile's rows follow each other there, as those of one head do.
-                    const bool straight = call.head_size == z.head_stride && tile.head[0] == tile.head[tile.rows - 1];
-                    RowSums sums{scratch.dq_tile, z.head_stride, Old::none};
-                    if (straight) { sums = {dq_row(call, g, tile, 0, dq), dq.row, old_dq}; }
-                    with_lanes<Isa>(tile.lanes, [&]<int L>() {
-                        for (int r = 0; r < now->count; ++r) {
-                            const PatternRun& run = now->runs[r];
-                            step<L>(call, plan, s, keys, b, n, tile, panel, run.begin, run.end - run.begin, run.cover,
-                                    sums, ahead, scratch);
-                        }
-                    });
-                    const bool nothing = sums.old == Old::none;
-                    if (!straight || nothing) {
-                        put_dq<Isa, Product>(call, g, tile, nothing ? nullptr : scratch.dq_tile, old_dq, dq);
-                    }
-                }
-                TileVisit* done = now;
-                now = next;
-                next = done;
-            }
-            store_keys(call, s, g, panel, scratch);
+            const bool sinks = of.n == 0 && at == begin && call.sinks;
+            TilePrefetch ahead;
+            Progress progress{plan, of, keys, dq, panel, sinks, ahead};
+            visit_tiles(call, progress, scratch);
+            store_keys(call, of.s, of.g, panel, scratch);
         }
     }
 
-    /// dq rows of one head from its chunks' parts, in order.
-    static void store_dq(const Call& call, const BackwardPlan& plan, const Sequence& s, const BackwardSplit& split,
-                         std::int64_t b, std::int64_t h, std::int64_t begin, std::int64_t end, const DqPart* parts,
-                         float* sum) {
+    /// Rows of dq of query head h from its chunks' parts, in order. `sum` has room for a row.
+    static void store_dq(const Call& call, const BackwardPlan& plan, const BackwardTask& of, std::int64_t h,
+                         const Span& rows, const DqPart* parts, float* sum) {
+        const Sequence& s = of.s;
+        const BackwardSplit& split = of.split;
         const std::int64_t size = call.dq.element_size;
         const std::int64_t tiles = split.rows.tiles;
         const bool* dq_filled =
-            plan.dq_filled + (delta_begin(call, plan, b) + h / call.group * tiles) * plan.most_chunks;
-        for (std::int64_t i = begin; i < end; ++i) {
+            plan.dq_filled + (delta_begin(call, plan, of.b) + h / call.group * tiles) * plan.most_chunks;
+        for (std::int64_t i = rows.begin; i < rows.end; ++i) {
             const std::int64_t tile = tile_of_row(call, split.rows, h, i);
             const float* row = nullptr;
             for (std::int64_t n = 0; n < split.chunks; ++n) {
@@ -151,10 +103,72 @@ public:
     }
 
 private:
-    struct Span {
-        std::int64_t begin;
-        std::int64_t end;
+    /// What the tiles that meet a panel of keys share.
+    struct Progress {
+        const BackwardPlan& plan;
+        const BackwardTask& of;
+        const Keys& keys;
+        const DqPart& dq;
+        KeyPanel& panel;
+        bool sinks;  ///< theirs are added here
+        TilePrefetch& ahead;
     };
+
+    /// The next tile that has something to do, from number t on, and its rows prefetched.
+    static void find(const Call& call, Progress& p, const DeltaSlot* deltas, std::int64_t t, TileVisit& visit) {
+        const std::int64_t tiles = p.of.split.rows.tiles;
+        for (; t < tiles; ++t) {
+            fill_rows(call, {p.of.s, p.keys, p.of.b, p.of.g}, p.of.split.rows, t, Isa::lanes, visit.tile);
+            meet(call, p.of.s, p.keys, p.panel.begin, p.panel.count, visit);
+            if (visit.count > 0 || p.sinks) { break; }
+        }
+        visit.number = t;
+        if (t == tiles) { return; }
+        p.ahead.add(call.q, visit.tile, call.head_size);
+        p.ahead.add(call.dout, visit.tile, call.value_size);
+        if (!deltas[t].is_ready()) { p.ahead.add(call.out, visit.tile, call.value_size); }
+        p.ahead.add(reinterpret_cast<const char*>(dq_row(call, p.of.g, visit.tile, 0, p.dq)), p.dq.row * 4,
+                    call.head_size * 4, visit.tile);
+    }
+
+    static void visit_tiles(const Call& call, Progress& p, const Scratch& scratch) {
+        const std::int64_t tiles = p.of.split.rows.tiles;
+        const std::int64_t first_tile = delta_begin(call, p.plan, p.of.b) + p.of.g * tiles;
+        DeltaSlot* deltas = p.plan.deltas + first_tile;
+        bool* dq_filled = p.plan.dq_filled + first_tile * p.plan.most_chunks + p.of.n * tiles;
+        TileVisit* now = scratch.visits;
+        TileVisit* next = scratch.visits + 1;
+        for (find(call, p, deltas, 0, *now); now->number < tiles;) {
+            p.ahead.rest();
+            pack_rows<Isa, Product>(call, now->tile, deltas[now->number], scratch);
+            find(call, p, deltas, now->number + 1, *next);
+            if (p.sinks) { add_sinks(call, p.plan, p.of.b, now->tile, scratch); }
+            if (now->count > 0) { visit_tile(call, p, *now, dq_filled[now->number], scratch); }
+            TileVisit* done = now;
+            now = next;
+            next = done;
+        }
+    }
+
+    static void visit_tile(const Call& call, Progress& p, const TileVisit& visit, bool& dq_filled,
+                           const Scratch& scratch) {
+        const BackwardSizes<Isa, Product> z(call);
+        const RowTile& tile = visit.tile;
+        // This chunk's part of dq is made of the tiles: the first keys they meet set it.
+        const Old old_dq = dq_filled ? Old::keep : Old::none;
+        dq_filled = true;
+        // Directly into dq where the tile's rows follow each other there, as those of one head do.
+        const bool direct = call.head_size == z.head_stride && tile.head[0] == tile.head[tile.rows - 1];
+        RowSums sums{scratch.dq_tile, z.head_stride, Old::none};
+        if (direct) { sums = {dq_row(call, p.of.g, tile, 0, p.dq), p.dq.row, old_dq}; }
+        with_lanes<Isa>(tile.lanes, [&]<int L>() {
+            for (int r = 0; r < visit.count; ++r) { step<L>(call, p, tile, visit.runs[r], sums, scratch); }
+        });
+        const bool nothing = sums.old == Old::none;
+        if (!direct || nothing) {
+            put_dq<Isa, Product>(call, p.of.g, tile, nothing ? nullptr : scratch.dq_tile, old_dq, p.dq);
+        }
+    }
 
     /// What the tile sees of keys [begin, begin + count), in runs that a step can take.
     static void meet(const Call& call, const Sequence& s, const Keys& keys, std::int64_t begin, std::int64_t count,
@@ -188,14 +202,16 @@ private:
         }
     }
 
+    /// A tile against one run of keys of the panel.
     template <int L>
-    static void step(const Call& call, const BackwardPlan& plan, const Sequence& s, const Keys& keys, std::int64_t b,
-                     std::int64_t n, const RowTile& tile, KeyPanel& panel, std::int64_t offset, std::int64_t count,
-                     Cover pattern, RowSums& sums, TileAhead& ahead, const Scratch& scratch) {
+    static void step(const Call& call, Progress& p, const RowTile& tile, const PatternRun& run, RowSums& sums,
+                     const Scratch& scratch) {
         const BackwardSizes<Isa, Product> z(call);
+        KeyPanel& panel = p.panel;
+        const std::int64_t offset = run.begin, count = run.end - run.begin;
         KeyBlock block{.begin = panel.begin + offset, .count = count};
         if (tile.begin >= block.begin + count || tile.end <= block.begin) { return; }
-        fill_key_positions(call, s, keys, block.begin, count, scratch.score.positions, block.least, block.most);
+        fill_key_positions(call, p.of.s, p.keys, block.begin, count, scratch.score.positions, block.least, block.most);
         block.positions = scratch.score.positions;
         const std::int64_t stride = tile.lanes * tile.vectors;
 
@@ -206,9 +222,9 @@ private:
         seen_keys(tile, block, seen_begin, seen_end);
         bool nan_safe = false;
         const bool in_pairs =
-            Gradients::template of_block<L>(call, tile, keys, block, pattern, panel, offset, nan_safe, scratch);
+            Gradients::template of_block<L>(call, tile, p.keys, block, run.cover, panel, nan_safe, scratch);
         if (call.problem->gradients.dbias) { spill_dbias<L>(call, tile, block, scratch); }
-        if (call.problem->gradients.dalibi_slopes) { add_slopes<L>(call, plan, b, n, tile, block, scratch); }
+        if (call.problem->gradients.dalibi_slopes) { add_slopes<L>(call, p, tile, block, scratch); }
         if (Gradients::scales_late(call)) { Gradients::template scale_dx<L>(call, tile, block, scratch); }
         const Old old_keys = begin_keys(panel, offset + seen_begin, offset + seen_end, nan_safe, z, scratch);
         if (nan_safe) {
@@ -259,14 +275,14 @@ private:
         matrix_add<Isa, Product, lanes, Walk::along_row>(
             w + seen_begin * w_stride, w_stride, scratch.dout_rows->data, scratch.dout_rows->stride,
             panel.dv + (offset + seen_begin) * panel.dv_stride, panel.dv_stride, seen_end - seen_begin,
-            static_cast<int>(z.value_stride / lanes), old_keys, nullptr, shifted, ahead);
+            static_cast<int>(z.value_stride / lanes), old_keys, nullptr, shifted, p.ahead);
         matrix_add<Isa, Product, lanes, Walk::along_row>(
             dx + seen_begin * w_stride, w_stride, scratch.q_rows->data, scratch.q_rows->stride,
             panel.dk + (offset + seen_begin) * panel.dk_stride, panel.dk_stride, seen_end - seen_begin,
-            static_cast<int>(z.head_stride / lanes), old_keys, nullptr, shifted, ahead);
+            static_cast<int>(z.head_stride / lanes), old_keys, nullptr, shifted, p.ahead);
         matrix_add<Isa, Product, lanes, Walk::along_column>(
             dx_by_key, stride, panel.k_rows + offset / d * panel.k_rows_stride, panel.k_rows_stride, sums.data,
-            sums.stride, tile.rows, static_cast<int>(z.head_stride / lanes), sums.old, nullptr, keys_of_rows, ahead);
+            sums.stride, tile.rows, static_cast<int>(z.head_stride / lanes), sums.old, nullptr, keys_of_rows, p.ahead);
         sums.old = Old::keep;
     }
 
@@ -285,8 +301,8 @@ private:
     }
 
     template <int L>
-    static void add_slopes(const Call& call, const BackwardPlan& plan, std::int64_t b, std::int64_t chunk,
-                           const RowTile& tile, const KeyBlock& block, const Scratch& scratch) {
+    static void add_slopes(const Call& call, const Progress& p, const RowTile& tile, const KeyBlock& block,
+                           const Scratch& scratch) {
         std::int64_t begin = 0;
         std::int64_t end = 0;
         seen_keys(tile, block, begin, end);
@@ -297,7 +313,8 @@ private:
                 const auto away = static_cast<double>(tile.position[r] - block.positions[j]);
                 sum -= static_cast<double>(scratch.dw[j * stride + r]) * (away < 0 ? -away : away);
             }
-            plan.slope_parts[((b - plan.first_entry) * call.heads + tile.head[r]) * plan.most_chunks + chunk] += sum;
+            const std::int64_t head = (p.of.b - p.plan.first_entry) * call.heads + tile.head[r];
+            p.plan.slope_parts[head * p.plan.most_chunks + p.of.n] += sum;
         }
     }
 };

@@ -13,8 +13,9 @@ public:
     /// The weights and the scores' gradients of a block: [key][row] in scores and dw, or in pairs, where that is true.
     template <int L>
     static bool of_block(const Call& call, const RowTile& tile, const Keys& keys, const KeyBlock& block, Cover pattern,
-                         KeyPanel& panel, std::int64_t offset, bool& nan_safe, const Scratch& scratch) {
+                         KeyPanel& panel, bool& nan_safe, const Scratch& scratch) {
         const BackwardSizes<Isa, Product> z(call);
+        const std::int64_t offset = block.begin - panel.begin;
         KeyBlock values = block;
         values.k = panel.v + offset * panel.v_stride;
         values.k_stride = panel.v_stride;
@@ -32,9 +33,9 @@ public:
             bias_rows.fill(call, tile);
             NextBias{&bias_rows, tile.rows, block.begin, block.begin + block.count}.ahead(call).rest();
         }
-        const Scored scored =
-            score_block<Isa, Product, L>(call, tile, keys, block, pattern, bias_rows, {}, scratch.q_columns,
-                                         z.score_depth, scratch.score, scratch.cap_slope, scratch.largest);
+        const Scored scored = score_block<Isa, Product, L>(
+            call, tile, keys, block, pattern,
+            {bias_rows, {}, scratch.q_columns, z.score_depth, scratch.cap_slope, scratch.largest}, scratch.score);
         raw_scores<Isa, Product, L>(tile, values, scratch.dout_columns, z.value_depth, scratch.dw);
         if (dropping) { drop_dw<L>(call, tile, block, scratch); }
         nan_safe = scored.partial && !(rows_finite<Isa, Product>(tile, call.head_size, *scratch.q_rows) &&
@@ -117,15 +118,15 @@ private:
         }
     }
 
-    /// dw *= keep/(1-p); kept = 1 or 0.
+    /// dw *= keep/(1-p); keep_mask = 1 or 0.
     template <int L>
     static void drop_dw(const Call& call, const RowTile& tile, const KeyBlock& block, const Scratch& scratch) {
         using S = Simd<Isa, L>;
         const std::int64_t stride = tile.lanes * tile.vectors;
         for_each_dropout<Isa, L>(call, tile, block, [&](std::int64_t j, int n, I<L> keep) {
             const std::int64_t at = j * stride + n * L;
-            S::store(scratch.kept + at, keep ? S::all(1.0F) : F<L>{});
-            S::store(scratch.dw + at, S::load(scratch.dw + at) * (keep ? S::all(call.kept) : F<L>{}));
+            S::store(scratch.keep_mask + at, keep ? S::all(1.0F) : F<L>{});
+            S::store(scratch.dw + at, S::load(scratch.dw + at) * (keep ? S::all(call.drop_factor) : F<L>{}));
         });
     }
 
@@ -162,7 +163,7 @@ private:
                     const F<L> x = S::load(scores + at);
                     F<L> w = S::exp2((S::rounded(x * factor) - lse) - rest);
                     F<L> dx = w * (S::load(scratch.dw + at) - delta) * scale;
-                    if (dropping) { w *= S::load(scratch.kept + at); }
+                    if (dropping) { w *= S::load(scratch.keep_mask + at); }
                     if constexpr (Partial) {
                         w = x == hidden ? nothing : w;
                         dx = x == hidden ? F<L>{} : dx;

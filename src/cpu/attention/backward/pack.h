@@ -59,7 +59,7 @@ struct BackwardScratch {
     float* largest;       ///< [64]
     float* dq_tile;       ///< [64][head_stride]
     float* dw;            ///< [keys][64]
-    float* kept;          ///< [keys][64], with dropout
+    float* keep_mask;     ///< [keys][64], with dropout
     float* cap_slope;     ///< [keys][64], with a soft-cap
     float* w_pairs;       ///< [keys][32]
     float* dx_pairs;      ///< [keys][32]
@@ -99,7 +99,7 @@ struct BackwardScratch {
         s.dq_tile = floats(most_rows * z.head_stride);
         s.score.scores = floats(tile + most_rows);
         s.dw = floats(tile + most_rows);
-        s.kept = floats(call.drop || call.keep.data != nullptr ? tile : 0);
+        s.keep_mask = floats(call.drop || call.keep.data != nullptr ? tile : 0);
         s.cap_slope = call.cap > 0 ? floats(tile) : nullptr;
         s.w_pairs = floats(pairs ? tile / 2 + most_rows : 0);
         s.dx_pairs = floats(pairs ? tile / 2 + most_rows : 0);
@@ -129,7 +129,7 @@ struct KeyPanel {
     const float* k_rows = nullptr;  ///< rows as vectors: the same, or pairs interleaved along the keys
     std::int64_t k_rows_stride = 0;
     int keys_finite = -1;
-    float* dk = nullptr;  ///< the gradients grow here: in scratch, or where they go
+    float* dk = nullptr;  ///< the gradients are accumulated here: in scratch, or where they go
     std::int64_t dk_stride = 0;
     float* dv = nullptr;
     std::int64_t dv_stride = 0;

@@ -27,7 +27,7 @@ public:
           lse_(scratch.lse),
           lse_rest_(scratch.lse_rest),
           delta_(scratch.delta),
-          kept_(scratch.kept),
+          keep_mask_(scratch.keep_mask),
           w_pairs_(scratch.w_pairs),
           dx_pairs_(scratch.dx_pairs),
           dx_key_pairs_(scratch.dx_key_pairs),
@@ -35,7 +35,7 @@ public:
           scale_(S::all(scale)) {}
 
     template <bool Partial, bool Dropping>
-    HEED_APART void keys(std::int64_t begin, std::int64_t end) const {
+    HEED_NOINLINE void keys(std::int64_t begin, std::int64_t end) const {
         int n = 0;
         for (; n + 2 <= tile_.vectors; n += 2) { vectors<2, Partial, Dropping>(n, begin, end); }
         if (n < tile_.vectors) { vectors<1, Partial, Dropping>(n, begin, end); }
@@ -113,7 +113,7 @@ private:
             F<L>& slope = dx[m / Count][m % Count];
             weight = power[m];
             slope = weight * scale_ * difference;
-            if constexpr (Dropping) { weight *= S::load(kept_ + at(m)); }
+            if constexpr (Dropping) { weight *= S::load(keep_mask_ + at(m)); }
             if constexpr (Partial) {
                 const auto hidden = S::load(scores_ + at(m)) == S::all(negative_infinity);
                 weight = hidden ? F<L>{} : weight;
@@ -162,7 +162,7 @@ private:
     const float* lse_;
     const float* lse_rest_;
     const float* delta_;
-    const float* kept_;
+    const float* keep_mask_;
     float* w_pairs_;
     float* dx_pairs_;
     float* dx_key_pairs_;

@@ -16,7 +16,7 @@ struct BackwardSplit {
     Split rows;                   ///< row tiles
 };
 
-/// Where a chunk's part of dq grows: row i of head h of the group at data + h * head + i * row.
+/// Where a chunk's part of dq is accumulated: row i of head h of the group at data + h * head + i * row.
 struct DqPart {
     float* data;
     std::int64_t head, row;
@@ -53,6 +53,13 @@ BackwardPlan plan_backward(const Call& call, detail::Pool& pool, std::int64_t fi
 /// its own.
 DqPart dq_part(const Call& call, const BackwardPlan& plan, const Sequence& s, const BackwardSplit& split,
                std::int64_t b, std::int64_t g, std::int64_t n, std::int64_t bytes_per_key);
+
+/// Keys of chunk n against all rows of the query heads that share key/value head g of entry b.
+struct BackwardTask {
+    const Sequence& s;
+    const BackwardSplit& split;
+    std::int64_t b, g, n;
+};
 
 /// Tiles of all entries of the wave before b.
 std::int64_t delta_begin(const Call& call, const BackwardPlan& plan, std::int64_t b);

@@ -1,19 +1,19 @@
 #pragma once
 #include "cpu/attention/backward/pack.h"
 
-/// Where the gradients of the backward pass grow, and how they leave.
+/// Where the gradients of the backward pass are accumulated, and how they are stored.
 
 namespace heed::cpu {
 
-/// Where a tile's dq grows, [64][stride].
+/// Where a tile's dq is accumulated, [64][stride].
 struct RowSums {
     float* data;
     std::int64_t stride;
     Old old;  ///< none until the first product is there
 };
 
-/// Decides where dk and dv of a panel grow: where they go if they are floats in whole vectors that lie well and have no
-/// factor to come.
+/// Decides where dk and dv of a panel are accumulated: where they go if they are floats in whole vectors whose rows
+/// fall into different cache sets and have no factor to come.
 template <class Isa, class Product>
 void choose_sums_memory(const Call& call, const Sequence& s, std::int64_t g,
                         const BackwardScratch<Isa, Product>& scratch, KeyPanel& panel) {
@@ -27,7 +27,7 @@ void choose_sums_memory(const Call& call, const Sequence& s, std::int64_t g,
         sums_stride = direct ? to.row : stride;
     };
     place(call.dk, call.head_size, z.head_stride, 1, scratch.dk, panel.dk, panel.dk_stride);
-    place(call.dv, call.value_size, z.value_stride, call.kept, scratch.dv, panel.dv, panel.dv_stride);
+    place(call.dv, call.value_size, z.value_stride, call.drop_factor, scratch.dv, panel.dv, panel.dv_stride);
 }
 
 /// Keys [begin, end) of the panel are about to be added to dk and dv. Squares that nothing was added to yet are set by
@@ -101,7 +101,7 @@ void store_keys(const Call& call, const Sequence& s, std::int64_t g, const KeyPa
         }
     };
     if (panel.dk == scratch.dk) { store(call.dk, call.head_size, panel.dk, panel.dk_stride, 1); }
-    if (panel.dv == scratch.dv) { store(call.dv, call.value_size, panel.dv, panel.dv_stride, call.kept); }
+    if (panel.dv == scratch.dv) { store(call.dv, call.value_size, panel.dv, panel.dv_stride, call.drop_factor); }
 }
 
 /// to[key][row/2] = rows 2n and 2n+1 of each key as bf16.

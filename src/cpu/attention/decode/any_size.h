@@ -21,7 +21,7 @@ struct DecodeAnySize {
 
     /// weights[r][n] = q_r . k_n
     template <class KeyRows, int R>
-    static HEED_INLINE void scores(const Stream& stream, const RowRun& k, Group& group, FetchAhead& ahead) {
+    static HEED_INLINE void scores(const Stream& stream, const RowRun& k, Group& group, RowPrefetch& ahead) {
         const std::int64_t stride = query_stride<KeyRows>(stream.call);
         // Where the size is known, the compiler keeps what it can of q in registers over several keys.
         if constexpr (Isa::registers >= 32 && R <= 4) {
@@ -35,7 +35,7 @@ struct DecodeAnySize {
     /// once would share what is loaded of q, but came out slower from memory.
     template <class KeyRows, int R>
     static HEED_INLINE void scores_of(const Stream& stream, const RowRun& k, std::int64_t stride, Group& group,
-                                      FetchAhead& ahead) {
+                                      RowPrefetch& ahead) {
         constexpr int rows = smaller(R, L);
         constexpr int at_once = L / rows;
         for (int first = 0; first < R; first += rows) {
@@ -62,7 +62,7 @@ struct DecodeAnySize {
     /// Part sums of q_r . key, lane by lane.
     template <class KeyRows, int R>
     static HEED_INLINE void dot(const char* key, const float* q, std::int64_t stride, F<L> (&part)[R],
-                                FetchAhead& ahead) {
+                                RowPrefetch& ahead) {
         std::int64_t c = 0;
         const auto columns = [&]<int NV>() __attribute__((always_inline)) {
             constexpr int lines = NV * L * KeyRows::bytes / 64;
@@ -88,7 +88,7 @@ struct DecodeAnySize {
 
     /// sums += weights V, some columns at a time: by now V is in the second-level cache.
     template <class ValueRows, int R>
-    static HEED_INLINE void add_values(const Stream& stream, const RowRun& v, const Group& group, FetchAhead& ahead) {
+    static HEED_INLINE void add_values(const Stream& stream, const RowRun& v, const Group& group, RowPrefetch& ahead) {
         constexpr bool many_registers = Isa::registers >= 32;
         constexpr int widest = many_registers && R == 1 ? 8 : 4;
         const std::int64_t stride = round_up(stream.call.value_size, L);
@@ -110,7 +110,7 @@ struct DecodeAnySize {
 
     template <class ValueRows, int R, int NV>
     static HEED_INLINE void add_some(const RowRun& v, const Group& group, int row, float* sums, std::int64_t stride,
-                                     int first, FetchAhead& ahead) {
+                                     int first, RowPrefetch& ahead) {
         F<L> sum[R][NV];
         HEED_UNROLL
         for (int r = 0; r < R; ++r) {

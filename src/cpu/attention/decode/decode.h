@@ -30,12 +30,13 @@ public:
                (split.tile_rows <= most && split.part_keys >= long_enough && in_fours(call));
     }
 
-    /// The one tile of key/value head g over keys [key_begin, key_end).
-    static void task(const Call& call, const Sequence& s, const Split& split, std::int64_t b, std::int64_t g,
-                     std::int64_t key_begin, std::int64_t key_end, const Scratch& scratch, const Partial* partial) {
+    /// The one tile of the task's key/value head over its keys.
+    static void task(const Call& call, const ForwardTask& of, const Scratch& scratch, const Partial* partial) {
+        const Sequence& s = of.s;
+        const std::int64_t g = of.g, key_begin = of.key_begin, key_end = of.key_end;
         RowTile& tile = *scratch.tile;
         const Keys keys = keys_of(call, s);
-        fill_rows(call, s, keys, split, b, g, 0, L, tile);
+        fill_rows(call, {s, keys, of.b, g}, of.split, 0, L, tile);
         const HeadRows k = key_rows(call, s, g);
         const HeadRows v = value_rows(call, s, g);
         const int rows = rows_computed(tile.rows);
@@ -105,12 +106,12 @@ private:
         const bool whole = k.column == 1 && v.column == 1 && call.head_size % L == 0 && call.value_size % L == 0;
 #if defined(HEED_WIDENS_BF16)
         if (whole && call.head_size % (2 * L) == 0 && call.value_size % (2 * L) == 0) {
-            return function.template operator()<PartedRows<L>, PartedRows<L>, false>();
+            return function.template operator()<SplitRows<L>, SplitRows<L>, false>();
         }
         if (whole) { return function.template operator()<Bf16Rows, Bf16Rows, false>(); }
 #elif defined(__AVX512BF16__)
-        if (whole && call.head_size % (2 * L) == 0 && call.value_size % WovenRows::columns == 0) {
-            return function.template operator()<PairRows, WovenRows, false>();
+        if (whole && call.head_size % (2 * L) == 0 && call.value_size % InterleavedRows::columns == 0) {
+            return function.template operator()<PairRows, InterleavedRows, false>();
         }
         if (whole) { return function.template operator()<Bf16Rows, Bf16Rows, false>(); }
 #else
@@ -119,7 +120,7 @@ private:
                 case KvStorage::f32: return function.template operator()<FloatRows, FloatRows, false>();
                 case KvStorage::bf16:
                     if (call.head_size % (2 * L) == 0 && call.value_size % (2 * L) == 0) {
-                        return function.template operator()<PartedRows<L>, PartedRows<L>, false>();
+                        return function.template operator()<SplitRows<L>, SplitRows<L>, false>();
                     }
                     return function.template operator()<Bf16Rows, Bf16Rows, false>();
                 case KvStorage::f16: return function.template operator()<HalfRows, HalfRows, false>();
@@ -192,12 +193,12 @@ private:
         const Digits<NV, R> digits(stream);
         Block block;
         Group groups[2];
-        FetchAhead ahead;
+        RowPrefetch ahead;
         RowRun v{};
         const char* next_v = nullptr;  // values to prefetch
         bool waiting = false;          // weights whose values have not been added yet
         bool partial = false;
-        int turn = 0;
+        int slot = 0;
         const auto add = [&](const Group& group) {
             if (!waiting) { return; }
             waiting = false;
@@ -224,8 +225,8 @@ private:
         for (std::int64_t from = stream.begin; from < stream.end; from += block_keys) {
             const std::int64_t to = smaller(stream.end, from + block_keys);
             if (!look_up(stream, from, to - from, block)) { continue; }
-            for (std::int64_t j = from; j < to; j += L, turn ^= 1) {
-                Group& group = groups[turn];
+            for (std::int64_t j = from; j < to; j += L, slot ^= 1) {
+                Group& group = groups[slot];
                 const std::int64_t count = smaller<std::int64_t>(L, to - j);
                 const RowRun k = find_rows<Isa, L, Staged>(stream.k, stream.call.head_size, j, count,
                                                            stream.scratch.staging_k, group.k_scale);
@@ -249,7 +250,7 @@ private:
                     ahead.values(stream.v, stream.call.value_size, j);
                     AnySize::template scores<KeyRows, R>(stream, k, group, ahead);
                 }
-                add(groups[turn ^ 1]);
+                add(groups[slot ^ 1]);
                 v = find_rows<Isa, L, Staged>(stream.v, stream.call.value_size, j, count, stream.scratch.staging_v,
                                               group.v_scale);
                 waiting = true;
@@ -269,7 +270,7 @@ private:
                 }
             }
         }
-        add(groups[turn ^ 1]);
+        add(groups[slot ^ 1]);
         const std::int64_t stride = round_up(stream.call.value_size, L);
         for (int r = 0; r < stream.tile.rows; ++r) {
             float* sums = stream.scratch.sums + r * stride;

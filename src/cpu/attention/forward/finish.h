@@ -1,6 +1,7 @@
 #pragma once
 #include "cpu/attention/call.h"
 #include "cpu/simd/convert.h"
+#include "kernel/merge_rule.h"
 
 #include <cmath>
 
@@ -53,7 +54,7 @@ public:
     }
 
     /// Can the last product of a tile write its rows to out itself, each multiplied by its factor?
-    static bool goes_straight(const Call& call, const RowTile& tile, std::int64_t value_stride) {
+    static bool can_write_products(const Call& call, const RowTile& tile, std::int64_t value_stride) {
         return takes_vectors(call, value_stride) && tile.head[0] == tile.head[tile.rows - 1];
     }
     /// What the sums are multiplied by.
@@ -66,7 +67,8 @@ public:
         }
         for (int r = 0; r < tile.rows; ++r) {
             // A row whose every score is NaN has no largest either, but a sum that says so.
-            factor[r] = state.largest[r] == negative_infinity && state.sum[r] == 0 ? 0.0F : call.kept / state.sum[r];
+            factor[r] =
+                state.largest[r] == negative_infinity && state.sum[r] == 0 ? 0.0F : call.drop_factor / state.sum[r];
         }
     }
     static void put_sums(const Call& call, const RowTile& tile, const Partial& state) {
@@ -89,15 +91,11 @@ public:
                       std::int64_t value_stride) {
         for (int r = 0; r < tile.rows; ++r) {
             float largest = negative_infinity;
-            for (std::int64_t n = 0; n < count; ++n) {
-                const float x = parts[n].largest[r];
-                largest = x != x ? x : larger(largest, x);
-            }
+            for (std::int64_t n = 0; n < count; ++n) { largest = merged_logarithm(largest, parts[n].largest[r]); }
             float* sums = parts[0].sums + r * value_stride;
             float total = 0;
             for (std::int64_t n = 0; n < count; ++n) {
-                const float x = parts[n].largest[r];
-                const float weight = x == negative_infinity ? 0.0F : exp2f(x - largest);
+                const float weight = merge_weight(parts[n].largest[r], largest, power_of_two);
                 total += weight * parts[n].sum[r];
                 const float* from = parts[n].sums + r * value_stride;
                 if (n == 0) {
@@ -113,6 +111,8 @@ public:
     }
 
 private:
+    static constexpr auto power_of_two = [](float x) { return exp2f(x); };
+
     static bool takes_vectors(const Call& call, std::int64_t value_stride) {
         return call.out.dtype == DType::f32 && call.out.column == 1 && call.value_size == value_stride;
     }
@@ -132,12 +132,13 @@ private:
             const auto sink = static_cast<float>(logit / ln_2);
             // A row that sees nothing but its sink has exactly the sink's logit.
             if (largest == negative_infinity && sum == 0) { return {0.0F, logit}; }
-            top = largest != largest ? largest : larger(largest, sink);
-            weight = largest == negative_infinity ? 0.0F : exp2f(largest - top);
-            total = weight * total + exp2f(sink - top);
+            // The sink is a part whose sum is 1 and whose values are 0.
+            top = merged_logarithm(largest, sink);
+            weight = merge_weight(largest, top, power_of_two);
+            total = weight * total + merge_weight(sink, top, power_of_two);
         }
         const bool nothing = top == negative_infinity && total == 0;
-        return {nothing ? 0.0F : call.kept * weight / total, lse_of(top, total)};
+        return {nothing ? 0.0F : call.drop_factor * weight / total, lse_of(top, total)};
     }
 };
 

@@ -31,14 +31,6 @@ private:
     }
 };
 
-/// A task of the forward pass: tiles [first, first + tiles) of key/value head g of entry b, over keys [key_begin,
-/// key_end).
-struct ForwardTask {
-    Sequence s;
-    Split split;
-    std::int64_t b = 0, g = 0, part = 0, first = 0, tiles = 0, key_begin = 0, key_end = 0;
-};
-
 /// Scratch of one worker, laid out in one piece of memory.
 template <class Isa, class Product>
 struct ForwardScratch {
@@ -51,7 +43,7 @@ struct ForwardScratch {
     float* maxima;        ///< [64] of the rows, with this block
     float* alpha;         ///< [2][64]
     bool* fresh;          ///< [tiles_per_task] nothing has been summed yet
-    bool* straight;       ///< [tiles_per_task] one block is all there is: its product goes straight to out
+    bool* direct;         ///< [tiles_per_task] one block is all there is: its product is written directly to out
     float* pairs;         ///< [2][keys/2][64] weights as pairs of bf16
     BiasRows* bias_rows;  ///< [tiles_per_task]
     PatternWork* work;    ///< [tiles_per_task] with a pattern
@@ -74,7 +66,7 @@ struct ForwardScratch {
         s.maxima = arena.take<float>(most_rows);
         s.alpha = arena.take<float>(2 * most_rows);
         s.fresh = arena.take<bool>(count);
-        s.straight = arena.take<bool>(count);
+        s.direct = arena.take<bool>(count);
         s.pairs = arena.take<float>((z.keys + 1) / 2 * 2 * most_rows);
         s.work = arena.take<PatternWork>(call.pattern ? count : 0);
         s.bias_rows = arena.take<BiasRows>(count);
@@ -99,84 +91,32 @@ public:
                !call.pattern;
     }
 
-    /// Tiles [first_tile, first_tile + tiles) of key/value head g over keys [key_begin, key_end).
-    static void task(const Call& call, const Sequence& s, const Split& split, std::int64_t b, std::int64_t g,
-                     std::int64_t first_tile, std::int64_t tiles, std::int64_t key_begin, std::int64_t key_end,
-                     const Scratch& scratch, const Partial* partial) {
-        const Sizes<Isa, Product> z(call);
-        const Keys keys = keys_of(call, s);
-        const bool dense = call.bias.data != nullptr || call.allow.data != nullptr;
-        std::int64_t begin = key_end;
-        std::int64_t end = key_begin;
+    static void task(const Call& call, const ForwardTask& of, const Scratch& scratch, const Partial* partial) {
+        const Keys keys = keys_of(call, of.s);
+        const std::int64_t tiles = of.tiles;
         Progress progress;
-        for (std::int64_t t = 0; t < tiles; ++t) {
-            RowTile& tile = scratch.tiles[t];
-            fill_rows(call, s, keys, split, b, g, first_tile + t, Isa::lanes, tile);
-            pack_queries<Isa, Product>(call, tile, scratch.staging, scratch.q + t * z.depth * most_rows);
-            if (dense) { scratch.bias_rows[t].fill(call, tile); }
-            scratch.fresh[t] = true;
-            for (int r = 0; r < most_rows; ++r) {
-                scratch.largest[t * most_rows + r] = negative_infinity;
-                scratch.sum[t * most_rows + r] = 0;
-            }
-            if (tile.visible) {
-                begin = smaller<std::int64_t>(begin, tile.begin);
-                end = larger<std::int64_t>(end, tile.end);
-            }
-        }
-        begin = larger(begin, key_begin);
-        begin -= (begin - key_begin) % call.tile_keys;
-        end = smaller(end, key_end);
-        for (std::int64_t t = 0; t < tiles; ++t) {
-            const RowTile& tile = scratch.tiles[t];
-            scratch.straight[t] = partial == nullptr && !call.pattern && tile.visible &&
-                                  Finish<Isa>::goes_straight(call, tile, z.value_stride) &&
-                                  (tile.begin - begin) / call.tile_keys == (tile.end - 1 - begin) / call.tile_keys;
-        }
+        const auto [begin, end] = begin_tiles(call, of, keys, scratch, partial != nullptr);
+        const bool dense = call.bias.data != nullptr || call.allow.data != nullptr;
         if (dense && begin < end) {
             NextBias{scratch.bias_rows, scratch.tiles[0].rows, begin, end}.template ahead<Product>(call).rest();
         }
         const std::int64_t stride = pattern_blocks * call.tile_keys;
         for (std::int64_t j = begin; j < end; j += call.tile_keys) {
             const std::int64_t number = call.pattern ? (j - begin) % stride / call.tile_keys : 0;
-            if (call.pattern && number == 0) {
-                bool sees = false;
-                for (std::int64_t t = 0; t < tiles; ++t) {
-                    sees =
-                        pattern_work(call, s, keys, scratch.tiles[t], j, smaller(stride, end - j), scratch.work[t]) ||
-                        sees;
-                }
-                if (!sees) {
-                    j += stride - call.tile_keys;
-                    continue;
-                }
+            if (call.pattern && number == 0 && !any_work(call, of, keys, {j, smaller(j + stride, end)}, scratch)) {
+                j += stride - call.tile_keys;
+                continue;
             }
             KeyBlock block{.begin = j, .count = smaller(call.tile_keys, end - j)};
             bool packed = false;
-            const std::int64_t following = smaller(call.tile_keys, end - j - block.count);
-            progress.ahead.forget();
-            if (following > 0) {
-                progress.ahead.add(value_rows(call, s, g), j + block.count, following, call.value_size);
-                progress.ahead.add(key_rows(call, s, g), j + block.count, following, call.head_size);
-            } else {
-                for (std::int64_t t = 0; partial == nullptr && t < tiles; ++t) {
-                    prefetch_out(call, scratch.tiles[t], progress.ahead);
-                }
-                if (scratch.next_task != nullptr) { prefetch(call, *scratch.next_task, progress.ahead); }
-            }
+            prefetch_following(call, of, {j + block.count, end}, partial != nullptr, progress.ahead, scratch);
             for (std::int64_t t = 0; t < tiles; ++t) {
                 const RowTile& tile = scratch.tiles[t];
                 if (tile.begin >= j + block.count || tile.end <= j) { continue; }
                 const int seen = call.pattern ? scratch.work[t].count[number] : 1;
                 if (seen == 0) { continue; }
                 if (!packed) {
-                    fill_key_positions(call, s, keys, j, block.count, scratch.score.positions, block.least, block.most);
-                    block.positions = scratch.score.positions;
-                    pack_keys<Isa, Product>(call, s, g, scratch.pack, block);
-                    // Values of the block before are still to be multiplied: pairs take half the room.
-                    progress.half = Product::depth_per_lane == 2 ? 1 - progress.half : 0;
-                    float* values = scratch.pack.v + progress.half * ((z.keys + 1) / 2) * z.value_stride;
-                    pack_values<Isa, Product>(call, s, g, values, block);
+                    pack_block(call, of, keys, block, progress, scratch);
                     packed = true;
                 }
                 const std::int64_t after = t + 1 < tiles ? t + 1 : 0;
@@ -184,30 +124,21 @@ public:
                 const NextBias next{dense && from < end ? scratch.bias_rows + after : nullptr,
                                     scratch.tiles[after].rows, from, end};
                 with_lanes<Isa>(tile.lanes, [&]<int L>() {
-                    if (!call.pattern) { step<L>(call, tile, keys, block, Cover::all, next, t, progress, scratch); }
+                    if (!call.pattern) { step<L>(call, keys, block, Cover::all, next, t, progress, scratch); }
                     for (int n = 0; call.pattern && n < seen; ++n) {
                         const PatternRun& run = scratch.work[t].runs[number][n];
                         KeyBlock part = block.template part<Product>(run.begin, run.end);
-                        step<L>(call, tile, keys, part, run.cover, next, t, progress, scratch);
+                        step<L>(call, keys, part, run.cover, next, t, progress, scratch);
                     }
                 });
             }
         }
         catch_up(call, progress, scratch);
-        for (std::int64_t t = 0; t < tiles; ++t) {
-            if (scratch.fresh[t]) { clear_sums(z, scratch, t); }
-            if (scratch.straight[t]) {
-                Finish<Isa>::put_sums(call, scratch.tiles[t], sums_of(z, scratch, t));
-            } else if (partial == nullptr) {
-                Finish<Isa>::rows(call, scratch.tiles[t], sums_of(z, scratch, t), z.value_stride);
-            } else {
-                keep(scratch, t, partial[t], z.value_stride);
-            }
-        }
+        finish_tiles(call, tiles, scratch, partial);
     }
 
 private:
-    /// Weights whose product with V is still to come: it is made beside the next ones.
+    /// Weights whose product with V is still to come: it is computed together with the next weights.
     struct Waiting {
         const RowTile* tile = nullptr;  ///< null: there are none
         std::int64_t t = 0;
@@ -227,9 +158,103 @@ private:
     struct Progress {
         KeyPrefetch ahead;
         Waiting waiting;
-        int turn = 0;  ///< which weights are the next to be written
+        int slot = 0;  ///< which weights are the next to be written
         int half = 0;  ///< which values are the last that were packed
     };
+
+    struct KeySpan {
+        std::int64_t begin;
+        std::int64_t end;
+    };
+
+    /// Fills the task's tiles and packs their queries. Returns the keys that any of them sees, from the beginning of a
+    /// block on.
+    static KeySpan begin_tiles(const Call& call, const ForwardTask& of, const Keys& keys, const Scratch& scratch,
+                               bool is_part) {
+        const Sizes<Isa, Product> z(call);
+        const bool dense = call.bias.data != nullptr || call.allow.data != nullptr;
+        std::int64_t begin = of.key_end;
+        std::int64_t end = of.key_begin;
+        for (std::int64_t t = 0; t < of.tiles; ++t) {
+            RowTile& tile = scratch.tiles[t];
+            fill_rows(call, {of.s, keys, of.b, of.g}, of.split, of.first + t, Isa::lanes, tile);
+            pack_queries<Isa, Product>(call, tile, scratch.staging, scratch.q + t * z.depth * most_rows);
+            if (dense) { scratch.bias_rows[t].fill(call, tile); }
+            scratch.fresh[t] = true;
+            for (int r = 0; r < most_rows; ++r) {
+                scratch.largest[t * most_rows + r] = negative_infinity;
+                scratch.sum[t * most_rows + r] = 0;
+            }
+            if (tile.visible) {
+                begin = smaller<std::int64_t>(begin, tile.begin);
+                end = larger<std::int64_t>(end, tile.end);
+            }
+        }
+        begin = larger(begin, of.key_begin);
+        begin -= (begin - of.key_begin) % call.tile_keys;
+        end = smaller(end, of.key_end);
+        for (std::int64_t t = 0; t < of.tiles; ++t) {
+            const RowTile& tile = scratch.tiles[t];
+            scratch.direct[t] = !is_part && !call.pattern && tile.visible &&
+                                Finish<Isa>::can_write_products(call, tile, z.value_stride) &&
+                                (tile.begin - begin) / call.tile_keys == (tile.end - 1 - begin) / call.tile_keys;
+        }
+        return {begin, end};
+    }
+
+    /// With a pattern: what each tile has to do for these keys. False where none has anything.
+    static bool any_work(const Call& call, const ForwardTask& of, const Keys& keys, const KeySpan& span,
+                         const Scratch& scratch) {
+        bool sees = false;
+        for (std::int64_t t = 0; t < of.tiles; ++t) {
+            sees =
+                pattern_work(call, of.s, keys, scratch.tiles[t], span.begin, span.end - span.begin, scratch.work[t]) ||
+                sees;
+        }
+        return sees;
+    }
+
+    /// The block of keys after this one, `rest` being those that are left; after the last, what the task writes to, and
+    /// what the next task reads first.
+    static HEED_INLINE void prefetch_following(const Call& call, const ForwardTask& of, const KeySpan& rest,
+                                               bool is_part, KeyPrefetch& ahead, const Scratch& scratch) {
+        const std::int64_t following = smaller(call.tile_keys, rest.end - rest.begin);
+        ahead.forget();
+        if (following > 0) {
+            ahead.add(value_rows(call, of.s, of.g), rest.begin, following, call.value_size);
+            ahead.add(key_rows(call, of.s, of.g), rest.begin, following, call.head_size);
+            return;
+        }
+        for (std::int64_t t = 0; !is_part && t < of.tiles; ++t) { prefetch_out(call, scratch.tiles[t], ahead); }
+        if (scratch.next_task != nullptr) { prefetch(call, *scratch.next_task, ahead); }
+    }
+
+    static HEED_INLINE void pack_block(const Call& call, const ForwardTask& of, const Keys& keys, KeyBlock& block,
+                                       Progress& progress, const Scratch& scratch) {
+        const Sizes<Isa, Product> z(call);
+        fill_key_positions(call, of.s, keys, block.begin, block.count, scratch.score.positions, block.least,
+                           block.most);
+        block.positions = scratch.score.positions;
+        pack_keys<Isa, Product>(call, of.s, of.g, scratch.pack, block);
+        // Values of the block before are still to be multiplied: pairs take half the room.
+        progress.half = Product::depth_per_lane == 2 ? 1 - progress.half : 0;
+        float* values = scratch.pack.v + progress.half * ((z.keys + 1) / 2) * z.value_stride;
+        pack_values<Isa, Product>(call, of.s, of.g, values, block);
+    }
+
+    static void finish_tiles(const Call& call, std::int64_t tiles, const Scratch& scratch, const Partial* partial) {
+        const Sizes<Isa, Product> z(call);
+        for (std::int64_t t = 0; t < tiles; ++t) {
+            if (scratch.fresh[t]) { clear_sums(z, scratch, t); }
+            if (scratch.direct[t]) {
+                Finish<Isa>::put_sums(call, scratch.tiles[t], sums_of(z, scratch, t));
+            } else if (partial == nullptr) {
+                Finish<Isa>::rows(call, scratch.tiles[t], sums_of(z, scratch, t), z.value_stride);
+            } else {
+                keep(scratch, t, partial[t], z.value_stride);
+            }
+        }
+    }
 
     /// Rows that the end of a task writes to.
     static HEED_INLINE void prefetch_out(const Call& call, const RowTile& tile, KeyPrefetch& ahead) {
@@ -253,8 +278,9 @@ private:
     }
 
     template <int L>
-    static void step(const Call& call, const RowTile& tile, const Keys& keys, KeyBlock& block, Cover pattern,
-                     const NextBias& next, std::int64_t t, Progress& progress, const Scratch& scratch) {
+    static void step(const Call& call, const Keys& keys, KeyBlock& block, Cover pattern, const NextBias& next,
+                     std::int64_t t, Progress& progress, const Scratch& scratch) {
+        const RowTile& tile = scratch.tiles[t];
         const Sizes<Isa, Product> z(call);
         float* scores = scratch.score.scores;
         const std::int64_t stride = tile.lanes * tile.vectors;
@@ -266,25 +292,26 @@ private:
         if (is_plain(call, tile, block, pattern)) {
             scored = plain_scores<Isa, Product, L>(call, tile, block, q, z.depth, scores, scratch.maxima);
         } else {
-            scored = score_block<Isa, Product, L>(call, tile, keys, block, pattern, scratch.bias_rows[t], next, q,
-                                                  z.depth, scratch.score, nullptr, scratch.maxima);
+            scored = score_block<Isa, Product, L>(call, tile, keys, block, pattern,
+                                                  {scratch.bias_rows[t], next, q, z.depth, nullptr, scratch.maxima},
+                                                  scratch.score);
         }
         scratch.next.fetch_keys();
         const bool nan_safe = scored.partial && !values_finite<Isa, Product>(call, block);
         const bool drops = call.drop || call.keep.data != nullptr;
         const bool in_pairs = Product::depth_per_lane == 2 && !nan_safe &&
                               (!drops || (call.keep.data == nullptr && block.begin % 2 == 0));
-        float* pairs = scratch.pairs + progress.turn * ((z.keys + 1) / 2) * most_rows;
-        float* alpha = scratch.alpha + progress.turn * most_rows;
+        float* pairs = scratch.pairs + progress.slot * ((z.keys + 1) / 2) * most_rows;
+        float* alpha = scratch.alpha + progress.slot * most_rows;
         if constexpr (Product::depth_per_lane == 2) {
             if (in_pairs) {
-                // Their sum is also what lse is made of: rough only where nobody asks for that.
+                // Their sum is also what lse is made of: rough only where lse is not wanted.
                 const auto weigh_pairs = call.has_lse ? pair_weights_of<L, false> : pair_weights_of<L, true>;
-                weigh_pairs(call, tile, block, scored, scores, state, alpha, pairs, progress, scratch);
+                weigh_pairs(call, tile, block, {scored.factor, state, alpha, pairs}, progress, scratch);
                 if (drops) { drop_pairs<Isa, L>(call, tile, block, pairs); }
                 scratch.next.fetch_values();
                 progress.waiting.wait(tile, t, block, pairs, alpha);
-                progress.turn = 1 - progress.turn;
+                progress.slot = 1 - progress.slot;
                 return;
             }
             catch_up(call, progress, scratch);
@@ -293,7 +320,7 @@ private:
         if (drops) { drop<Isa, L>(call, tile, block, scores); }
         if (nan_safe) {
             if (scratch.fresh[t]) { clear_sums(z, scratch, t); }
-            scratch.fresh[t] = scratch.straight[t] = false;
+            scratch.fresh[t] = scratch.direct[t] = false;
             nan_safe_product<Isa, Product>(call, tile, block, scores, alpha, sums_of(z, scratch, t).sums);
             return;
         }
@@ -303,12 +330,16 @@ private:
         catch_up(call, progress, scratch);
     }
 
+    struct Weighing {
+        float factor;  ///< of the scores
+        const RowState& state;
+        float *alpha, *pairs;
+    };
     /// Weights of the scores, and the product that waits.
     template <int L, bool Rough>
-    static void pair_weights_of(const Call& call, const RowTile& tile, const KeyBlock& block, const Scored& scored,
-                                const float* scores, const RowState& state, float* alpha, float* pairs,
+    static void pair_weights_of(const Call& call, const RowTile& tile, const KeyBlock& block, const Weighing& w,
                                 Progress& progress, const Scratch& scratch) {
-        PairWeights<Isa, L, Rough> weights(tile, block, scored.factor, scores, scratch.maxima, pairs);
+        PairWeights<Isa, L, Rough> weights(tile, block, w.factor, scratch.score.scores, scratch.maxima, w.pairs);
         if constexpr (L == Isa::lanes && !UsesTiles<Product>) {
             if (progress.waiting.tile != nullptr) {
                 add_values(call, progress, scratch, [&](auto&&... of) {
@@ -317,10 +348,10 @@ private:
             }
         }
         catch_up(call, progress, scratch);
-        weights.finish(state, alpha);
+        weights.finish(w.state, w.alpha);
     }
 
-    /// The product that waits, with nothing beside it.
+    /// The product that waits, by itself.
     static void catch_up(const Call& call, Progress& progress, const Scratch& scratch) {
         if (progress.waiting.tile == nullptr) { return; }
         add_values(call, progress, scratch, [&](auto&&... of) {
@@ -328,7 +359,7 @@ private:
         });
     }
 
-    /// Step 7 of the weights that wait: sums = alpha sums + weights V, or straight to out. multiply(...) is matrix_add.
+    /// Step 7 of the weights that wait: sums = alpha sums + weights V, or directly to out. multiply(...) is matrix_add.
     template <class Multiply>
     static HEED_INLINE void add_values(const Call& call, Progress& progress, const Scratch& scratch,
                                        Multiply&& multiply) {
@@ -354,7 +385,7 @@ private:
             multiply(waiting.weights, tile.lanes * tile.vectors, waiting.v, waiting.v_stride, to, to_stride, tile.rows,
                      static_cast<int>(z.value_stride / Isa::lanes), how, factor, span);
         };
-        if (scratch.straight[waiting.t]) {
+        if (scratch.direct[waiting.t]) {
             float factor[most_rows];
             Finish<Isa>::factors(call, tile, sums_of(z, scratch, waiting.t), factor);
             add(reinterpret_cast<float*>(row_address(call.out, tile, 0)), call.out.row, Old::none_then_scale, factor);
@@ -375,11 +406,6 @@ private:
         __builtin_memset(scratch.sums + t * most_rows * z.value_stride, 0,
                          static_cast<std::size_t>(scratch.tiles[t].rows * z.value_stride) * 4);
     }
-
-    struct KeySpan {
-        std::int64_t begin;
-        std::int64_t end;
-    };
 
     static void keep(const Scratch& scratch, std::int64_t t, const Partial& to, std::int64_t value_stride) {
         const auto rows = static_cast<std::size_t>(scratch.tiles[t].rows);

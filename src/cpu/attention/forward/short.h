@@ -79,7 +79,7 @@ public:
                     head<L>(b, h, scratch, ahead);
                     ahead.rest();
                 } else {
-                    NothingBeside nothing;
+                    NothingFused nothing;
                     head<L>(b, h, scratch, nothing);
                 }
                 if (++h == call_.heads) {
@@ -117,8 +117,8 @@ private:
         add(call_.v, h / call_.group, keys_, call_.value_size);
     }
 
-    template <int L, class Beside>
-    HEED_INLINE void head(std::int64_t b, std::int64_t h, const Scratch& scratch, Beside& beside) const {
+    template <int L, class Fused>
+    HEED_INLINE void head(std::int64_t b, std::int64_t h, const Scratch& scratch, Fused& fused) const {
         using S = Simd<Isa, L>;
         const std::int64_t stride = vectors_ * L;
         const float* q = rows_of(call_.q, b, h);
@@ -128,7 +128,7 @@ private:
         const std::int64_t g = h / call_.group;
         matrix_set<Isa, FloatProduct, L, Walk::along_row>(rows_of(call_.k, b, g), call_.k.row, scratch.q, stride,
                                                           call_.head_size, scratch.scores, stride, keys_, vectors_,
-                                                          scratch.largest, beside);
+                                                          scratch.largest, fused);
         constexpr int step = 4;
         for (int first = 0; first < vectors_; first += step) {
             with_constant<step>(smaller(vectors_ - first, step),
@@ -137,7 +137,7 @@ private:
         matrix_add<Isa, FloatProduct, Isa::lanes, Walk::along_column>(
             scratch.scores, stride, rows_of(call_.v, b, g), call_.v.row, rows_of(call_.out, b, h), call_.out.row, rows_,
             static_cast<int>(call_.value_size / Isa::lanes), Old::none_then_scale, scratch.factor, AllKeys{keys_},
-            beside);
+            fused);
         if (call_.has_lse) {
             for (std::int64_t r = 0; r < rows_; ++r) {
                 put_lse(call_, b, h, r, Finish<Isa>::lse_of(scratch.largest[r], scratch.sum[r]));
@@ -178,7 +178,7 @@ private:
         if (j < keys_) { keys.template operator()<1>(scores + j * stride); }
         HEED_UNROLL
         for (int n = 0; n < N; ++n) {
-            const F<L> factor = S::all(call_.kept) / sum[n];
+            const F<L> factor = S::all(call_.drop_factor) / sum[n];
             // All scores -infinity: nothing to divide.
             const auto nothing = (most[n] == hidden) & (sum[n] == F<L>{});
             S::store(scratch.sum + at + n * L, sum[n]);

@@ -1,5 +1,5 @@
 #pragma once
-/// Rows of a cache: how large they are, and float32 to and from what is stored.
+/// Rows of a cache: how large they are, and where they lie.
 
 #include "kernel/kv_pages.h"
 
@@ -20,11 +20,6 @@ struct KvRowLayout {
     std::int64_t all_bytes() const { return bytes + scales * static_cast<std::int64_t>(sizeof(float)); }
 };
 KvRowLayout kv_row_layout(CacheStorage storage, std::int64_t columns);
-
-/// x = stored row; the numbers of i8 and i4 are finite.
-void write_kv_row(const KvRowLayout& layout, const float* x, char* row, float* scales);
-/// The first `columns` numbers of a row.
-void read_kv_row(const KvRowLayout& layout, const char* row, const float* scales, std::int64_t columns, float* x);
 
 /// Row t of head g of page p.
 inline const char* row_of(const KvRows& rows, std::int64_t g, std::int64_t p, std::int64_t t) {
