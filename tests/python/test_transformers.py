@@ -361,6 +361,29 @@ def test_models_with_attention_of_their_own_are_refused(name):
         transformers.AutoModel.from_config(config, attn_implementation="heed")
 
 
+def test_a_part_without_attention_is_not_refused():
+    """The convolution in front of a detector."""
+    heed.torch.register_transformers()
+    torch.manual_seed(0)
+    backbone = transformers.ResNetConfig(
+        embedding_size=8, hidden_sizes=[8, 8, 8, 8], depths=[1, 1, 1, 1], layer_type="basic", out_features=["stage4"]
+    )
+    config = transformers.DetrConfig(
+        use_timm_backbone=False, backbone=None, backbone_config=backbone, d_model=32, num_queries=6, encoder_layers=1,
+        decoder_layers=1, encoder_attention_heads=4, decoder_attention_heads=4, encoder_ffn_dim=32, decoder_ffn_dim=32,
+    )  # fmt: skip
+    eager, ours = (
+        transformers.AutoModel.from_config(config, attn_implementation=name).eval() for name in ("eager", "heed")
+    )
+    ours.load_state_dict(eager.state_dict())
+    image = torch.randn(2, 3, 64, 64)
+    with torch.no_grad():
+        expected = eager(image).last_hidden_state
+        assert torch.allclose(ours(image).last_hidden_state, expected, atol=1e-5)
+    with pytest.raises(heed.Error, match="got Mra"):
+        transformers.MraModel._from_config(transformers.MraConfig(), attn_implementation="heed")
+
+
 def test_trocr_is_refused():
     heed.torch.register_transformers()
     config = transformers.TrOCRConfig(vocab_size=50, d_model=32, decoder_layers=1, decoder_attention_heads=4)

@@ -76,7 +76,18 @@ SWIN = {
     "out_features": ["stage1", "stage2", "stage3", "stage4"],
 }
 # A series of numbers, so many of them known and so many to be said.
-SERIES = {"prediction_length": 4, "context_length": 12, "lags_sequence": [1, 2], "num_time_features": 1, "feature_size": 7}
+SERIES = {"prediction_length": 4, "context_length": 12, "lags_sequence": [1, 2], "num_time_features": 1, "feature_size": 5}
+# What encoders and decoders over three scales agree on.
+PYRAMID = {
+    "backbone_config": SCALES,
+    "encoder_in_channels": [16, 24, 32],
+    "decoder_in_channels": [64, 64, 64],
+    "encoder_hidden_dim": 64,
+    "num_queries": 10,
+}
+VIT = {"num_hidden_layers": 2, "out_features": ["stage1", "stage2"], "window_block_indices": [0], "num_windows": 4}
+# Half of a head turns, by positions of three kinds.
+HALF_TURNED = {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5, "mrope_section": [1, 1, 2]}
 MIXED = ["linear_attention", "full_attention"]
 # What the configuration of a type needs beside, of its parts by their names.
 SETTINGS = {
@@ -107,11 +118,28 @@ SETTINGS = {
     "patchtsmixer": {"context_length": 32, "patch_length": 8, "patch_stride": 8},
     "audio-spectrogram-transformer": {"max_length": 64, "num_mel_bins": 32, "patch_size": 16},
     "mask2former": {"backbone_config": SWIN, "feature_size": 64, "mask_feature_size": 64},
-    "grounding-dino": {"backbone_config": {**SWIN, "out_features": ["stage2", "stage3", "stage4"]}},
-    "mm-grounding-dino": {"backbone_config": {**SWIN, "out_features": ["stage2", "stage3", "stage4"]}},
+    "grounding-dino": {"backbone_config": {**SWIN, "out_features": ["stage2", "stage3", "stage4"]}, "num_queries": 10},
+    "mm-grounding-dino": {"backbone_config": {**SWIN, "out_features": ["stage2", "stage3", "stage4"]}, "num_queries": 10},
     "bailing_hybrid": {"n_group": 2, "topk_group": 1, "num_experts": 4},
     "nemotron_h": {"n_groups": 1, "mamba_num_heads": 8, "mamba_head_dim": 16},
-    "zamba2": {"mamba_ngroups": 1, "n_mamba_heads": 8},
+    "zamba2": {"mamba_ngroups": 1, "n_mamba_heads": 8, "attention_hidden_size": 128, "attention_head_dim": 32},
+    "audioflamingo3_encoder": {"max_source_positions": 50},
+    "kosmos-2": {"latent_query_num": 4},
+    "blip-2": {"image_token_index": 95, "num_query_tokens": 4},
+    "instructblip": {"image_token_index": 95, "num_query_tokens": 4},
+    "rt_detr": PYRAMID,
+    "rt_detr_v2": PYRAMID,
+    "d_fine": PYRAMID,
+    "lw_detr": {"backbone_config": VIT, "num_queries": 10, "projector_scale_factors": [1.0]},
+    "rf_detr": {"backbone_config": VIT, "num_queries": 10},
+    "glm4v_moe": {"text_config": {"rope_parameters": HALF_TURNED}},
+    "glm4v_moe_text": {"rope_parameters": HALF_TURNED},
+    "ernie4_5_vl_moe": {"text_config": {"rope_parameters": {"rope_theta": 1e4, "mrope_section": [3, 3, 2]}}},
+    "moonshine_streaming": {"num_key_value_heads": 4},
+    "step3p7": {"text_config": {"sliding_window": 8}},
+    "t5gemma2_encoder": {"text_config": {"dropout_rate": 0.0}},
+    "unlimited_ocr": {"text_config": {"num_key_value_heads": 4}},
+    "chameleon": {"vocabulary_map": {"<image>": 95, "IMGIMGA": 94}},
     "helium": {"head_dim": 16, "num_attention_heads": 4, "num_key_value_heads": 2},
 }
 
@@ -146,6 +174,9 @@ def small_arguments(config, way):
         if isinstance(value, transformers.PreTrainedConfig):
             # Which class the part is of stands in the class.
             arguments[name] = {"model_type": value.model_type, **small_arguments(value, way)}
+            kept = getattr(value, "out_features", None)
+            if kept and "num_hidden_layers" not in arguments[name]:  # stages of a convolution, not layers
+                arguments[name]["out_features"] = kept
         elif name == "rope_parameters" and isinstance(value, dict) and turns_by_axes(config) and FEW not in way:
             arguments[name] = {**value, "mrope_section": [2, 3, 3]}
         elif value is None and name in MISSING and FEW not in way:
@@ -158,7 +189,7 @@ def small_arguments(config, way):
     if "attn_layer_indices" in vars(config):
         arguments["attn_layer_indices"] = [1]
     if "kv_lora_rank" in vars(config) and "num_key_value_heads" in arguments:
-        arguments["num_key_value_heads"] = arguments.get("num_attention_heads", config.num_attention_heads)
+        arguments["num_key_value_heads"] = arguments.get("num_attention_heads", vars(config).get("num_attention_heads"))
     for name in ("layer_types", "mlp_layer_types", "layers_block_type"):
         kinds = vars(config).get(name)
         if isinstance(kinds, list) and layers:
@@ -177,13 +208,18 @@ def is_small(kind, config):
 
 
 def random_weights(model):
-    """Large enough for attention to have something to choose from; the same for the same shapes."""
+    """Large enough for attention to have something to choose from; convolutions so that they keep the size of what they
+    get. The same for the same shapes."""
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for parameter in model.parameters():
-            if parameter.is_floating_point() and parameter.dim() > 1:
-                parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.4 / parameter.shape[-1] ** 0.25)
+            if not parameter.is_floating_point() or parameter.dim() < 2:
+                continue
+            inputs = parameter.shape[1:].numel() if parameter.dim() > 2 else 0
+            scale = inputs**-0.5 if inputs else 0.4 / parameter.shape[-1] ** 0.25
+            parameter.copy_(torch.randn(parameter.shape, generator=generator) * scale)
     return model.eval()
+
 
 IN_ROWS, IN_COLUMNS = 4, 4
 
@@ -237,6 +273,18 @@ def heard(config):
     return {"input_features": features, "input_features_mask": there}
 
 
+def with_image_tokens(config):
+    """A text that begins with the places of an image."""
+    text = ids(2, 20)
+    text[:, : config.num_query_tokens] = config.image_token_index
+    return {"input_ids": text}
+
+
+def places(count, length=20):
+    """The first of a text are an image's."""
+    return torch.arange(length).expand(2, length) < count
+
+
 def square(size, *leading):
     return torch.randn(*leading, 3, size, size)
 
@@ -284,9 +332,16 @@ INPUTS = {
     "rt_detr": lambda config: {"pixel_values": square(64, 2)},
     "rt_detr_v2": lambda config: {"pixel_values": square(64, 2)},
     "d_fine": lambda config: {"pixel_values": square(64, 2)},
-    "instructblip": lambda config: {"qformer_input_ids": ids(2, 8)},
+    "blip-2": with_image_tokens,
+    "lw_detr": lambda config: {"pixel_values": square(64, 2)},
+    "rf_detr": lambda config: {"pixel_values": square(64, 2)},
+    "dia": lambda config: {"decoder_input_ids": ids(2, 7, config.decoder_config.num_channels)},
+    "udop": lambda config: {"bbox": torch.tensor([0.1, 0.2, 0.3, 0.4]).expand(2, 20, 4).contiguous()},
+    "kosmos-2": lambda config: {"image_embeds_position_mask": places(config.latent_query_num)},
+    "instructblip": lambda config: {"qformer_input_ids": ids(2, 8), **with_image_tokens(config)},
+    "kimi_k25_vision": lambda config: {"pixel_values": square(config.patch_size, IN_ROWS * IN_COLUMNS)},
     "wav2vec2-bert": lambda config: {"input_features": torch.randn(2, 40, config.feature_projection_input_dim)},
-    "depth_pro": lambda config: {"pixel_values": square(config.patch_size * 2, 2)},
+    "depth_pro": lambda config: {"pixel_values": square(config.patch_size * 4, 2)},
     "voxtral_realtime": lambda config: {"input_features": torch.randn(1, config.audio_config.num_mel_bins, 160)},
     "seggpt": lambda config: {
         "pixel_values": square(config.image_size[1], 2),
@@ -327,12 +382,13 @@ def sound(config, turned):
 def inputs_of(model_type, model, turned):
     torch.manual_seed(1)
     config, takes = model.config, inspect.signature(model.forward).parameters
-    given = INPUTS[model_type](config) if model_type in INPUTS else {}
+    own = INPUTS[model_type](config) if model_type in INPUTS else {}
+    given = {}
     required = {name for name, value in takes.items() if value.default is inspect.Parameter.empty}
     if required & {"grid_thw", "image_grid_thw"}:
-        return {**patches(config, takes), **given}
-    if given and model.main_input_name in given:
-        return given
+        return {**patches(config, takes), **own}
+    if model.main_input_name in own and not required & {"pixel_values", "input_ids"} - own.keys():
+        return own
     if "input_ids" in takes:
         given["input_ids"] = torch.randint(3, 90, (2, 20))
         if "attention_mask" in takes:
@@ -353,6 +409,7 @@ def inputs_of(model_type, model, turned):
         given["bbox"] = torch.tensor([1, 2, 30, 40]).expand(2, 20, 4).contiguous()
     if "pixel_values_videos" in takes and not given:
         given["pixel_values_videos"] = image(config, True)
+    given.update(own)
     if not given:
         raise NotImplementedError(f"inputs are {model.main_input_name}")
     return given

@@ -266,11 +266,24 @@ def _attention_of_its_own(model: type) -> list[str]:
     return found
 
 
+def _has_no_attention(model: type) -> bool:
+    """A convolution, say, as the backbone of a detector: no layer of its module is attention, nothing there is
+    normalised over keys, and no mask would reach it."""
+    module = sys.modules[model.__module__]
+    layers = (name for name, value in vars(module).items() if inspect.isclass(value) and issubclass(value, torch.nn.Module))
+    return (
+        not any(re.search("Attention|Attn", name) for name in layers)
+        and not re.search("softmax|get_interface", inspect.getsource(module), re.IGNORECASE)
+        and "attention_mask" not in inspect.signature(model.forward).parameters
+    )
+
+
 def check_model(model: type) -> None:
     """Throws Error, naming the model, where its attention would not be heed's or would get masks that it does not
     expect: it has to declare _supports_attention_backend, or (as T5, BART and others that do not) to support sdpa by
-    asking transformers' AttentionInterface for the function, in all of its layers."""
-    if getattr(model, "_supports_attention_backend", False):
+    asking transformers' AttentionInterface for the function, in all of its layers. One without attention is no mistake: it
+    is a part of others."""
+    if getattr(model, "_supports_attention_backend", False) or _has_no_attention(model):
         return
     asks = "get_interface" in inspect.getsource(sys.modules[model.__module__])
     own = _attention_of_its_own(model)
