@@ -107,6 +107,21 @@ def test_masks_of_batches_and_heads():
     check(mask_mod=lambda b, h, q, k: (k < lengths[b]) & (q >= k) & (q - k < 3 + h), batch=2, heads=4, kv_heads=2)
 
 
+def test_combined_masks():
+    documents = torch.tensor([0] * 10 + [1] * 20 + [2] * 7)
+    window = lambda b, h, q, k: q - k < 6  # noqa: E731
+    document = lambda b, h, q, k: documents[q] == documents[k]  # noqa: E731
+    prefix = lambda b, h, q, k: k < 9  # noqa: E731
+    assert options_of(check(mask_mod=flex.and_masks(CAUSAL, window))) == {"window": (5, 0), "align": "top_left"}
+    check(mask_mod=flex.or_masks(CAUSAL, prefix))
+    check(mask_mod=flex.and_masks(document, flex.or_masks(CAUSAL, prefix)), kv_heads=2)
+    check(mask_mod=flex.and_masks(CAUSAL, window, document), kv_heads=1)
+    q = torch.randn(1, 4, T, 8)
+    for mod in (flex.and_masks(document, CAUSAL), flex.and_masks(CAUSAL, window, document)):
+        mask = block_mask(mod)
+        assert torch.allclose(ht.flex_attention(q, q, q, None, mask), reference(q, q, q, None, mod)[0], atol=1e-6)
+
+
 def test_lists_of_blocks_count():
     """A BlockMask made from its lists, which hide more than mask_mod does."""
     blocks = torch.tensor([[[[1, 0, 0], [1, 0, 0], [1, 1, 1]]]], dtype=torch.bool)

@@ -163,6 +163,10 @@ def test_transforms(three):
     mapped = torch.vmap(lambda q, m: ht.scaled_dot_product_attention(q, k, v, m))(many, masks)
     each = [ht.scaled_dot_product_attention(many[n], k, v, masks[n]) for n in range(5)]
     assert close(mapped, torch.stack(each))
+    jacobian = torch.func.jacrev(lambda q: ht.scaled_dot_product_attention(q, k, v))(q)
+    assert close(jacobian, torch.func.jacrev(lambda q: sdpa(q, k, v))(q))
+    with pytest.raises(heed.Error, match="tangent"):
+        torch.func.jvp(lambda q: ht.scaled_dot_product_attention(q, k, v), (q,), (q,))
     per_sample = torch.vmap(torch.func.grad(sum_of(ht.scaled_dot_product_attention)), in_dims=(0, None, None))(many, k, v)
     assert close(per_sample, torch.stack([torch.func.grad(sum_of(sdpa))(x, k, v) for x in many]))
 
@@ -235,3 +239,26 @@ def test_jagged_tensors():
                 assert close(whole.unbind()[n], part)
     with pytest.raises(heed.Error, match="attn_mask: expected None beside jagged"):
         ht.scaled_dot_product_attention(*(x.transpose(1, 2) for x in (q, q, q)), attn_mask=torch.ones(1, 1))
+
+
+def test_jagged_tensors_with_dropout_and_autocast():
+    torch.manual_seed(0)
+    rows = [torch.randn(n, 4, 8) for n in (3, 5, 2)]
+    q, k, v = (torch.nested.nested_tensor(rows, layout=torch.jagged, requires_grad=True) for _ in range(3))
+    flat = [x.transpose(1, 2) for x in (q, k, v)]
+
+    def dropped(seed):
+        torch.manual_seed(seed)
+        return ht.scaled_dot_product_attention(*flat, dropout_p=0.5)
+
+    assert torch.equal(dropped(1).values(), dropped(1).values())
+    assert not torch.equal(dropped(1).values(), dropped(2).values())
+    # Inverted dropout keeps the mean: many draws come near what nothing is dropped of.
+    mean = sum(dropped(seed).values().detach() for seed in range(400)) / 400
+    assert (mean - ht.scaled_dot_product_attention(*flat).values()).abs().mean() < 0.1
+    dropped(1).values().sum().backward()
+    assert all(x.grad is not None and x.grad.values().isfinite().all() for x in (q, k, v))
+    with torch.autocast("cpu", torch.bfloat16):
+        narrow = ht.scaled_dot_product_attention(*flat)
+    assert narrow.dtype == torch.bfloat16
+    assert torch.allclose(narrow.values().float(), ht.scaled_dot_product_attention(*flat).values(), atol=0.05)

@@ -168,6 +168,155 @@ def test_masks_say_what_they_mean():
         assert torch.equal(weights > 0, expected)
 
 
+def seen_by_kernels(monkeypatch, call):
+    """The options of all calls of heed.torch.attend that `call` makes."""
+    import heed._transformers as bridge
+
+    seen, attend = [], bridge.attend
+
+    def watched(q, k, v, **options):
+        seen.append({"tokens": (q.shape[2], k.shape[2]), **options})
+        return attend(q, k, v, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(bridge, "attend", watched)
+        with torch.no_grad():
+            call()
+    return seen
+
+
+def test_kernels_get_windows_lengths_and_documents_instead_of_masks(monkeypatch):
+    heed.torch.register_transformers()
+    torch.manual_seed(0)
+    config = transformers.MistralConfig(**FEW, sliding_window=6)
+    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="heed").eval()
+    tokens, left, right = torch.randint(1, 50, (2, 20)), torch.ones(2, 20, dtype=int), torch.ones(2, 20, dtype=int)
+    left[1, :5], right[1, 15:] = 0, 0
+    packed = dict(position_ids=torch.cat([torch.arange(n) for n in (7, 1, 12)])[None], use_cache=False)
+    calls = {
+        "whole": lambda: model(tokens),
+        "padding in front": lambda: model(tokens, attention_mask=left),
+        "padding behind": lambda: model(tokens, attention_mask=right),
+        "packed": lambda: model(tokens[:1], **packed),
+        **{
+            f"{cache} cache": lambda cache=cache: model.generate(
+                tokens, attention_mask=left, max_new_tokens=8, do_sample=False, pad_token_id=0,
+                cache_implementation=cache,
+            )
+            for cache in ("dynamic", "static")
+        },
+    }  # fmt: skip
+    for name, call in calls.items():
+        seen = seen_by_kernels(monkeypatch, call)
+        assert len(seen) >= 2, name
+        for options in seen:
+            allow = options.get("allow")
+            assert allow is None or allow.shape[-2] == 1, (name, "a mask of T x S", allow.shape)
+            assert options.get("bias") is None, name
+            if options["tokens"][0] > 1:
+                assert options["causal"] and options["window"] == (5, -1), (name, options)
+        assert ("allow" in seen[0]) == (name in ("padding in front", "dynamic cache", "static cache")), name
+        assert ("key_lengths" in seen[0]) == (name == "padding behind"), name
+        assert ("cu_seqlens" in seen[0]) == (name == "packed"), name
+
+
+@pytest.mark.parametrize("config", list(small_models()), ids=lambda config: config.model_type)
+def test_sequences_packed_by_their_positions(config):
+    """Each as if it were alone, gradients and weights too; those of a batch by a mask."""
+    heed.torch.register_transformers()
+    torch.manual_seed(0)
+    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
+    tokens = torch.randint(1, 50, (2, 20))
+    positions = torch.stack([torch.cat([torch.arange(n) for n in lengths]) for lengths in ((7, 1, 12), (16, 4))])
+    found = {}
+    for name in ("eager", "heed"):
+        model.set_attn_implementation(name)
+        found[name] = []
+        for batch in (1, 2):
+            model.zero_grad()
+            given = dict(position_ids=positions[:batch], use_cache=False)
+            whole = model(tokens[:batch], **given)
+            whole.logits.logsumexp(-1).sum().backward()
+            gradients = [p.grad.clone() for p in model.parameters() if p.grad is not None]
+            found[name] += [whole.logits.detach(), *gradients]
+            found[name] += [x.detach() for x in model(tokens[:batch], output_attentions=True, **given).attentions]
+    assert len(found["heed"]) == len(found["eager"]) > 10
+    for ours, theirs in zip(found["heed"], found["eager"]):
+        assert torch.allclose(ours, theirs, atol=2e-5, rtol=1e-4)
+    alone = model(tokens[:1, 8:], use_cache=False).logits
+    assert torch.allclose(alone, found["heed"][0][:, 8:], atol=1e-5)
+
+
+def test_continuous_batching_under_the_name_of_sdpa(monkeypatch):
+    """transformers' own scheduler and paged cache, which take no other name."""
+    from transformers.masking_utils import AttentionMaskInterface
+
+    torch.manual_seed(0)
+    config = transformers.MistralConfig(**FEW, sliding_window=6, bos_token_id=1, eos_token_id=None, pad_token_id=0)
+    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="sdpa").eval()
+    prompts = [[3, 4, 5], [6, 7, 8, 9, 10, 11, 12, 13, 14], [15]]
+    how = transformers.GenerationConfig(max_new_tokens=6, do_sample=False, pad_token_id=0, eos_token_id=-1)
+
+    def generate():
+        made = model.generate_batch(inputs=prompts, generation_config=how, progress_bar=False)
+        return sorted((tuple(x.prompt_ids), tuple(x.generated_tokens)) for x in made.values())
+
+    expected = generate()
+    assert len(expected) == 3 and all(len(tokens) == 6 for _, tokens in expected)
+    heed.torch.register_transformers()
+    for interface in (transformers.AttentionInterface, AttentionMaskInterface):
+        monkeypatch.setattr(interface, "_global_mapping", dict(interface._global_mapping))
+    names = transformers.PreTrainedModel.get_correct_attn_implementation.heed_names
+    heed.torch.register_transformers("sdpa")
+    try:
+        found = []
+        seen = seen_by_kernels(monkeypatch, lambda: found.extend(generate()))
+    finally:
+        names.discard("sdpa")
+    assert found == expected and len(seen) >= 12
+
+
+def test_windows_of_both_sides_reach_the_kernels(monkeypatch):
+    heed.torch.register_transformers()
+    torch.manual_seed(0)
+    config = transformers.ModernBertConfig(
+        vocab_size=50, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
+        global_attn_every_n_layers=2, local_attention=6, pad_token_id=0, bos_token_id=1, eos_token_id=1, cls_token_id=1,
+        sep_token_id=1,
+    )  # fmt: skip
+    model = transformers.AutoModel.from_config(config, attn_implementation="eager").eval()
+    tokens, padding = torch.randint(1, 50, (2, 20)), torch.ones(2, 20, dtype=int)
+    padding[1, 15:] = 0
+    with torch.no_grad():
+        expected = model(tokens, attention_mask=padding).last_hidden_state
+        model.set_attn_implementation("heed")
+        got = model(tokens, attention_mask=padding).last_hidden_state
+    assert torch.allclose(got[padding.bool()], expected[padding.bool()], atol=1e-5)
+    seen = seen_by_kernels(monkeypatch, lambda: model(tokens, attention_mask=padding))
+    windows = {options.get("window") for options in seen}
+    assert None in windows and len(windows) == 2 and all(options.get("allow") is None for options in seen)
+    ((left, right),) = windows - {None}
+    assert left == right > 0
+
+
+def test_autocast():
+    heed.torch.register_transformers()
+    torch.manual_seed(0)
+    model = transformers.AutoModelForCausalLM.from_config(CONFIGS["llama"](), attn_implementation="sdpa").eval()
+    tokens = torch.randint(0, 50, (2, 13))
+    found = []
+    for name in ("sdpa", "heed"):
+        model.set_attn_implementation(name)
+        model.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16):
+            logits = model(tokens, use_cache=False).logits  # rotated queries of float32 beside values of bfloat16
+        logits.float().logsumexp(-1).sum().backward()
+        found.append([logits.detach().float(), *(p.grad.clone() for p in model.parameters() if p.grad is not None)])
+    assert found[0][0].dtype == found[1][0].dtype and len(found[0]) == len(found[1])
+    for ours, theirs in zip(*found):
+        assert (ours - theirs).norm() <= 0.02 * theirs.norm() + 1e-6
+
+
 def models_with_attention_of_their_own():
     t = transformers
     few = dict(vocab_size=50, hidden_size=32, num_hidden_layers=1, num_attention_heads=4, intermediate_size=48)
@@ -210,6 +359,29 @@ def test_models_with_attention_of_their_own_are_refused(name):
     config = models_with_attention_of_their_own()[name]()
     with pytest.raises(heed.Error, match=f"exchangeable, got {name}"):
         transformers.AutoModel.from_config(config, attn_implementation="heed")
+
+
+def test_a_part_without_attention_is_not_refused():
+    """The convolution in front of a detector."""
+    heed.torch.register_transformers()
+    torch.manual_seed(0)
+    backbone = transformers.ResNetConfig(
+        embedding_size=8, hidden_sizes=[8, 8, 8, 8], depths=[1, 1, 1, 1], layer_type="basic", out_features=["stage4"]
+    )
+    config = transformers.DetrConfig(
+        use_timm_backbone=False, backbone=None, backbone_config=backbone, d_model=32, num_queries=6, encoder_layers=1,
+        decoder_layers=1, encoder_attention_heads=4, decoder_attention_heads=4, encoder_ffn_dim=32, decoder_ffn_dim=32,
+    )  # fmt: skip
+    eager, ours = (
+        transformers.AutoModel.from_config(config, attn_implementation=name).eval() for name in ("eager", "heed")
+    )
+    ours.load_state_dict(eager.state_dict())
+    image = torch.randn(2, 3, 64, 64)
+    with torch.no_grad():
+        expected = eager(image).last_hidden_state
+        assert torch.allclose(ours(image).last_hidden_state, expected, atol=1e-5)
+    with pytest.raises(heed.Error, match="got Mra"):
+        transformers.MraModel._from_config(transformers.MraConfig(), attn_implementation="heed")
 
 
 def test_trocr_is_refused():

@@ -260,6 +260,7 @@ def _packed(
             f"[scaled_dot_product_attention] key: expected {query.shape[1]} heads as in query, or enable_gqa, "
             f"got {key.shape[1]}"
         )
+    query, key, value = in_autocast(query, key, value)
     (q, cu_q), (k, cu_k), (v, cu_v) = (_rows(n, x) for n, x in (("query", query), ("key", key), ("value", value)))
     if cu_v is not cu_k and not torch.equal(cu_v, cu_k):
         raise Error("[scaled_dot_product_attention] value: expected sequences as long as key's, got others")
@@ -270,6 +271,15 @@ def _packed(
     return torch.nested.nested_tensor_from_jagged(
         rows, straight.offsets(), min_seqlen=straight._maybe_min_seqlen, max_seqlen=straight._maybe_max_seqlen
     ).transpose(1, 2)
+
+
+def in_autocast(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """What the attention of PyTorch computes with under autocast: the narrow type, float64 apart."""
+    device = "cuda" if tensors[0].is_cuda else "cpu"
+    if not torch.is_autocast_enabled(device):
+        return tensors
+    narrow = torch.get_autocast_dtype(device)
+    return tuple(x if x.dtype == torch.float64 else x.to(narrow) for x in tensors)
 
 
 def scaled_dot_product_attention(
@@ -327,11 +337,7 @@ def scaled_dot_product_attention(
         )
     if not 0.0 <= dropout_p <= 1.0:
         raise Error(f"[scaled_dot_product_attention] dropout_p: expected a number from 0 to 1, got {dropout_p}")
-    device = "cuda" if query.is_cuda else "cpu"
-    if torch.is_autocast_enabled(device):
-        narrow = torch.get_autocast_dtype(device)
-        query, key, value = (x.to(narrow) if x.dtype != torch.float64 else x for x in (query, key, value))
-
+    query, key, value = in_autocast(query, key, value)
     q, k, v, mask, leading = query, key, value, attn_mask, None
     a, b, c = query.shape, key.shape, value.shape
     plain = len(a) == len(b) == len(c) == 4 and a[0] == b[0] == c[0] and b[1] == c[1] and (enable_gqa or a[1] == b[1])

@@ -36,6 +36,16 @@ def without_repetition(x: torch.Tensor) -> torch.Tensor:
     return x
 
 
+def _shared(seen: torch.Tensor) -> torch.Tensor:
+    """One batch entry, and one head, of a mask that says the same of all: PyTorch's and_masks and or_masks compute for
+    every one of them."""
+    for axis in (0, 1):
+        one = seen.narrow(axis, 0, min(1, seen.shape[axis]))
+        if seen.shape[axis] > 1 and bool((seen == one).all()):
+            seen = one
+    return seen
+
+
 def _blocks_of_rows(rows: int) -> list[range]:
     return [range(first, min(first + _ROWS_AT_ONCE, rows)) for first in range(0, rows, _ROWS_AT_ONCE)]
 
@@ -70,7 +80,7 @@ class _Visible:
         said = mapped(self.mask_mod, self.sizes, rows)
         if not isinstance(said, torch.Tensor) or said.dtype != torch.bool:
             raise Error(f"[{_NAME}] block_mask: expected a mask_mod that returns a boolean, got {said!r:.80}")
-        said = without_repetition(said)
+        said = _shared(without_repetition(said))
         if self.has_blocks and self.partial is not None:
             said = said & self.spread(self.partial, rows)
             if self.full is not None:

@@ -11,7 +11,7 @@ import torch
 
 from . import _core
 from ._core import Error
-from ._torch_attention import attend
+from ._torch_attention import attend, in_autocast
 from ._torch_op import is_watched
 
 
@@ -45,14 +45,52 @@ class Mask(torch.Tensor):
         return func(*args, **kwargs)
 
 
-def _window_of(mask_function: Callable[..., Any]) -> Optional[int]:
-    """Of transformers' sliding_window_causal_mask_function(window); None of any other."""
-    cells = mask_function.__closure__ or ()
-    parts = next((cell.cell_contents for cell in cells if isinstance(cell.cell_contents, tuple)), ())
-    names = [getattr(part, "__qualname__", "") for part in parts]
-    if names != ["sliding_window_overlay.<locals>.inner_mask", "causal_mask_function"]:
+def _said_by(mask_function: Callable[..., Any]) -> Optional[dict[str, Any]]:
+    """What one of transformers' mask functions says of indices: causal, left and right (how far a query sees), documents
+    (which one each token is of) and positions (by which the rest counts); None of any that says something else."""
+    from transformers import masking_utils
+
+    if mask_function is masking_utils.causal_mask_function:
+        return {"right": 0}
+    if mask_function is masking_utils.bidirectional_mask_function:
+        return {}
+    code = getattr(mask_function, "__code__", None)
+    if code is None or mask_function.__module__ != masking_utils.__name__:
         return None
-    return next((cell.cell_contents for cell in parts[0].__closure__ if isinstance(cell.cell_contents, int)), None)
+    captured = dict(zip(code.co_freevars, (cell.cell_contents for cell in mask_function.__closure__ or ())))
+    maker = mask_function.__qualname__.partition(".")[0]
+    if maker == "sliding_window_overlay":
+        return {"left": captured["sliding_window"] - 1}
+    if maker == "sliding_window_bidirectional_overlay":
+        return {"left": captured["sliding_window"], "right": captured["sliding_window"]}
+    if maker == "packed_sequence_mask_function":
+        return {"documents": captured["packed_sequence_mask"]}
+    if maker == "remap_positions_for_packed_sequence":
+        said = _said_by(captured["mask_function"])
+        return None if said is None else {**said, "positions": captured["position_ids"]}
+    if maker != "and_masks":
+        return None
+    whole: dict[str, Any] = {}
+    for part in map(_said_by, captured["mask_functions"]):
+        if part is None or part.keys() & whole.keys() & {"documents", "positions"}:
+            return None
+        for name, value in part.items():
+            whole[name] = min(value, whole.get(name, value)) if name in ("left", "right") else value
+    return whole
+
+
+def _borders(said: dict[str, Any]) -> Optional[torch.Tensor]:
+    """Where the documents of a packed sequence begin and end; None where they are not one sequence's, or where positions
+    do not count the tokens of each."""
+    documents, positions = said["documents"], said.get("positions")
+    if documents.shape[0] != 1 or positions is None or positions.shape != documents.shape:
+        return None
+    same = documents[0].diff() == 0
+    if not torch.equal(same, positions[0].diff() == 1):
+        return None
+    inner = (~same).nonzero()[:, 0] + 1
+    ends = torch.tensor([0, documents.shape[1]], device=inner.device)
+    return torch.cat((ends[:1], inner, ends[1:])).to(torch.int32)
 
 
 def _meaning(
@@ -60,21 +98,28 @@ def _meaning(
 ) -> Optional[dict[str, Any]]:
     """What a mask says, as heed.attend's options; None where it says more than they can. `offset` is the position of
     query 0 if that of key 0 is 0."""
-    from transformers.masking_utils import bidirectional_mask_function, causal_mask_function
-
+    said = _said_by(mask_function)
+    if said is None:
+        return None
     queries, keys = sizes
     options: dict[str, Any] = {}
-    window = _window_of(mask_function)
-    if mask_function is causal_mask_function or window is not None:
+    if "documents" in said:
+        borders = _borders(said) if padding is None and offset == 0 and queries == keys else None
+        if borders is None:
+            return None
+        options["cu_seqlens"] = borders
+    elif "positions" in said:
+        return None
+    if said.get("right") == 0:
         options["causal"] = True
-        if window is not None:
-            options["window"] = (window - 1, -1)
+    if "left" in said or said.get("right", 0) > 0:
+        right = said.get("right", -1)
+        options["window"] = (said.get("left", -1), -1 if right == 0 else right)
+    if options and "cu_seqlens" not in options:  # something counts from where a query stands
         if offset == 0:
             options["align"] = "top_left"
         elif offset != keys - queries:
             options["query_positions"] = torch.arange(offset, offset + queries)[None]
-    elif mask_function is not bidirectional_mask_function:
-        return None
     if padding is not None and not bool(padding.all()):
         lengths = padding.sum(-1)
         if bool((padding[:, 1:] <= padding[:, :-1]).all()):  # tokens first, padding behind them
@@ -124,8 +169,8 @@ def transformers_mask(
     if options is None:
         return sdpa_mask(**given, **skips)
     # What attention does without a mask: some models compute with those that they get.
-    window = options.get("window", (kv_length, -1))[0] + 1
-    if allow_is_causal_skip and options.get("causal") and window > kv_length:
+    left, _ = options.get("window", (-1, -1))
+    if allow_is_causal_skip and options.get("causal") and not 0 <= left < kv_length:
         at_the_end = "query_positions" not in options and int(q_offset) - kv_offset == kv_length - q_length
         rest = options.keys() - {"causal", "align", "window"}
         if not rest and at_the_end and q_length in (1, kv_length):
@@ -163,16 +208,25 @@ def transformers_attention(
     softcap: Optional[float] = None,
     s_aux: Optional[torch.Tensor] = None,
     position_bias: Optional[torch.Tensor] = None,
+    cache: Any = None,
     **others: Any,
 ) -> tuple[torch.Tensor, Optional[torch.Tensor]]:
     """What transformers calls: query [B,H,T,D], key [B,G,S,D], value [B,G,S,E] to [B,T,H,E].
 
     Soft-caps (Gemma 2), sinks (s_aux: gpt-oss) and position biases (T5) stay with the fast kernels, and so do masks that
     transformers_mask made. Another mask says all of who sees whom; where there is none, is_causal does, or the module.
-    The weights are returned, without a gradient, where output_attentions asks for them.
+    The weights are returned, without a gradient, where output_attentions asks for them. `cache` is the paged one of
+    transformers' continuous batching, which takes the keys and values of this call and returns those of all before.
     """
+    if cache is not None:
+        key, value = cache.update(key_states=key, value_states=value, layer_idx=module.layer_idx, kwargs=others)
+    query, key, value = in_autocast(query, key, value)
     options: dict[str, Any] = {}
     bias = position_bias
+    wants_weights = _weights_are_asked_for(others) and not is_watched()
+    if isinstance(attention_mask, Mask) and "cu_seqlens" in attention_mask.options:
+        if bias is not None or wants_weights:  # [T,S] of the whole sequence
+            attention_mask = attention_mask.materialise()
     if isinstance(attention_mask, Mask) and attention_mask.shape[-2:] == (query.shape[2], key.shape[2]):
         options.update(attention_mask.options)
     elif attention_mask is not None:
@@ -193,7 +247,7 @@ def transformers_attention(
     sinks = None if s_aux is None else s_aux.to(torch.float64 if query.dtype == torch.float64 else torch.float32)
     out = attend(query, key, value, bias=bias, sinks=sinks, dropout=dropout, **options)
     weights = None
-    if _weights_are_asked_for(others) and not is_watched():
+    if wants_weights:
         with torch.no_grad():
             weights = _core.attention_weights(query, key, bias=bias, sinks=sinks, **options).to(query.dtype)
     return out.transpose(1, 2).contiguous(), weights
@@ -212,11 +266,24 @@ def _attention_of_its_own(model: type) -> list[str]:
     return found
 
 
+def _has_no_attention(model: type) -> bool:
+    """A convolution, say, as the backbone of a detector: no layer of its module is attention, nothing there is
+    normalised over keys, and no mask would reach it."""
+    module = sys.modules[model.__module__]
+    layers = (name for name, value in vars(module).items() if inspect.isclass(value) and issubclass(value, torch.nn.Module))
+    return (
+        not any(re.search("Attention|Attn", name) for name in layers)
+        and not re.search("softmax|get_interface", inspect.getsource(module), re.IGNORECASE)
+        and "attention_mask" not in inspect.signature(model.forward).parameters
+    )
+
+
 def check_model(model: type) -> None:
     """Throws Error, naming the model, where its attention would not be heed's or would get masks that it does not
     expect: it has to declare _supports_attention_backend, or (as T5, BART and others that do not) to support sdpa by
-    asking transformers' AttentionInterface for the function, in all of its layers."""
-    if getattr(model, "_supports_attention_backend", False):
+    asking transformers' AttentionInterface for the function, in all of its layers. One without attention is no mistake: it
+    is a part of others."""
+    if getattr(model, "_supports_attention_backend", False) or _has_no_attention(model):
         return
     asks = "get_interface" in inspect.getsource(sys.modules[model.__module__])
     own = _attention_of_its_own(model)
