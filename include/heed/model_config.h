@@ -210,7 +210,7 @@ struct ModelConfig {
     const StackConfig& first() const { return kind == ModelKind::decoder ? decoder : encoder; }
     /// Generation computes a text anew when it grows beyond so many tokens, as keys turn otherwise from there on (Phi-3
     /// with LongRoPE); 0: never.
-    std::int64_t recompute_beyond() const;
+    HEED_API std::int64_t recompute_beyond() const;
     /// Tokens of input_ids.
     std::int64_t input_vocab() const { return source_vocab > 0 ? source_vocab : vocab; }
     /// The stack whose output the head sees.
