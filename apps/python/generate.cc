@@ -18,7 +18,11 @@ namespace heed::python {
 
 namespace {
 
-EarlyStopping early(nb::handle value) {
+EarlyStopping early(nb::handle value, const std::optional<std::string>& absent) {
+    if (value.is_none()) {
+        const std::string name = absent.value_or("false");
+        return name == "true" ? EarlyStopping::yes : name == "never" ? EarlyStopping::never : EarlyStopping::no;
+    }
     if (nb::isinstance<nb::bool_>(value)) { return nb::cast<bool>(value) ? EarlyStopping::yes : EarlyStopping::no; }
     if (nb::isinstance<nb::str>(value) && nb::cast<std::string>(value) == "never") { return EarlyStopping::never; }
     refuse("Model.generate", "early_stopping", "True, False or \"never\"", nb::cast<std::string>(nb::repr(value)));
@@ -50,7 +54,20 @@ struct GenerateKeywords {
     SearchOptions search;
 };
 
-Tensor run(Context& context, const Model& model, const View& ids, const View& mask, const GenerateKeywords& keywords) {
+/// New tokens where the caller says nothing: what the folder says, or 20 as in transformers.
+std::int64_t new_tokens(const Model& model, std::int64_t prompt) {
+    const GenerationConfig& asked = model.generation();
+    if (asked.max_new_tokens) { return *asked.max_new_tokens; }
+    if (!asked.max_length) { return 20; }
+    const bool two_stacks = model.config().kind == ModelKind::encoder_decoder;
+    return std::max<std::int64_t>(1, *asked.max_length - (two_stacks ? 1 : prompt));
+}
+
+Tensor run(Context& context, const Model& model, const View& ids, const View& mask, GenerateKeywords keywords) {
+    if (keywords.search.max_new_tokens < 0) {
+        keywords.search.max_new_tokens = keywords.generate.max_new_tokens =
+            new_tokens(model, ids.rank() == 2 ? ids.extent(1) : 0);
+    }
     const bool beams = keywords.search.num_beams > 1;
     return beams ? search_rows(context, model, ids, mask, keywords.search)
                  : generate_rows(context, model, ids, mask, keywords.generate);
@@ -75,33 +92,48 @@ nb::object generate_text(Context& context, const Model& model, const Tokenizer& 
     return results;
 }
 
-nb::object generate_(const Model& model, nb::handle inputs, nb::handle attention_mask, std::int64_t max_new_tokens,
-                     std::int64_t min_new_tokens, bool do_sample, double temperature, std::int64_t top_k, double top_p,
-                     double min_p, double repetition_penalty, std::uint64_t seed, std::int64_t num_beams,
-                     double length_penalty, nb::handle early_stopping, nb::handle eos_token_id,
+/// What the caller says, else what the folder's generation_config.json says, else transformers' default.
+template <class T>
+T chosen(const std::optional<T>& given, const std::optional<T>& of_folder, T usual) {
+    return given ? *given : of_folder.value_or(usual);
+}
+
+nb::object generate_(const Model& model, nb::handle inputs, nb::handle attention_mask,
+                     std::optional<std::int64_t> max_new_tokens, std::optional<std::int64_t> min_new_tokens,
+                     std::optional<bool> do_sample, std::optional<double> temperature,
+                     std::optional<std::int64_t> top_k, std::optional<double> top_p, std::optional<double> min_p,
+                     std::optional<double> repetition_penalty, std::uint64_t seed,
+                     std::optional<std::int64_t> num_beams, std::optional<double> length_penalty,
+                     nb::handle early_stopping, nb::handle eos_token_id,
                      const std::optional<std::vector<std::string>>& stop_strings, std::int64_t prompt_lookup_num_tokens,
                      const Model* assistant_model, nb::handle context) {
     constexpr const char* f = "Model.generate";
-    if (num_beams > 1 && (do_sample || repetition_penalty != 1 || stop_strings)) {
-        refuse(f, "num_beams", "1 with do_sample, repetition_penalty or stop_strings", std::to_string(num_beams));
+    if (max_new_tokens && *max_new_tokens < 0) {
+        refuse(f, "max_new_tokens", "0 or more", std::to_string(*max_new_tokens));
     }
+    const GenerationConfig& folder = model.generation();
     GenerateKeywords keywords;
-    keywords.search.max_new_tokens = max_new_tokens;
-    keywords.search.min_new_tokens = min_new_tokens;
-    keywords.search.num_beams = num_beams;
-    keywords.search.length_penalty = length_penalty;
-    keywords.search.early_stopping = early(early_stopping);
-    keywords.search.eos = end_tokens(eos_token_id);
     GenerateOptions& options = keywords.generate;
-    options.max_new_tokens = max_new_tokens;
-    options.min_new_tokens = min_new_tokens;
-    options.sampling = {.do_sample = do_sample,
-                        .temperature = temperature,
-                        .top_k = top_k,
-                        .top_p = top_p,
-                        .min_p = min_p,
-                        .repetition_penalty = repetition_penalty,
+    options.sampling = {.do_sample = chosen(do_sample, folder.do_sample, false),
+                        .temperature = chosen(temperature, folder.temperature, 1.0),
+                        .top_k = chosen(top_k, folder.top_k, std::int64_t{50}),
+                        .top_p = chosen(top_p, folder.top_p, 1.0),
+                        .min_p = chosen(min_p, folder.min_p, 0.0),
+                        .repetition_penalty = chosen(repetition_penalty, folder.repetition_penalty, 1.0),
                         .seed = seed};
+    SearchOptions& search = keywords.search;
+    search.num_beams = chosen(num_beams, folder.num_beams, std::int64_t{1});
+    if (search.num_beams > 1 && (options.sampling.do_sample || stop_strings)) {
+        refuse(f, "num_beams", "1 with do_sample or stop_strings", std::to_string(search.num_beams));
+    }
+    search.max_new_tokens = max_new_tokens.value_or(-1);
+    search.min_new_tokens = chosen(min_new_tokens, folder.min_new_tokens, std::int64_t{0});
+    search.length_penalty = chosen(length_penalty, folder.length_penalty, 1.0);
+    search.early_stopping = early(early_stopping, folder.early_stopping);
+    search.repetition_penalty = options.sampling.repetition_penalty;
+    search.eos = end_tokens(eos_token_id);
+    options.max_new_tokens = search.max_new_tokens;
+    options.min_new_tokens = search.min_new_tokens;
     options.eos = keywords.search.eos;
     options.stop = stop_strings.value_or(std::vector<std::string>());
     options.speculation.tokens = prompt_lookup_num_tokens;
@@ -171,7 +203,8 @@ nb::dict score_(const Model& model, nb::handle inputs, std::int64_t window, std:
 constexpr const char* generate_doc =
     R"doc(Continues ids [B,T] or text: prompt and continuation, or the decoder's sequence, as transformers' generate.
 
-num_beams > 1 searches with beams; do_sample draws, with the random numbers of `seed`. prompt_lookup_num_tokens and
+What is not given is what the model's generation_config.json says, or transformers' default. num_beams > 1 searches with
+beams; do_sample draws, with the random numbers of `seed`. prompt_lookup_num_tokens and
 assistant_model guess ahead, which changes the speed and not the tokens. Text needs a model loaded from a folder with a
 tokenizer.json, and gives text.
 
@@ -186,17 +219,19 @@ void bind_generate(nb::module_& m) {
     model
         .def(
             "generate", generate_, nb::arg("input_ids"), nb::arg("attention_mask") = nb::none(),
-            nb::arg("max_new_tokens") = 20, nb::arg("min_new_tokens") = 0, nb::arg("do_sample") = false,
-            nb::arg("temperature") = 1.0, nb::arg("top_k") = 50, nb::arg("top_p") = 1.0, nb::arg("min_p") = 0.0,
-            nb::arg("repetition_penalty") = 1.0, nb::arg("seed") = 0, nb::arg("num_beams") = 1,
-            nb::arg("length_penalty") = 1.0, nb::arg("early_stopping") = false, nb::arg("eos_token_id") = nb::none(),
+            nb::arg("max_new_tokens") = nb::none(), nb::arg("min_new_tokens") = nb::none(),
+            nb::arg("do_sample") = nb::none(), nb::arg("temperature") = nb::none(), nb::arg("top_k") = nb::none(),
+            nb::arg("top_p") = nb::none(), nb::arg("min_p") = nb::none(), nb::arg("repetition_penalty") = nb::none(),
+            nb::arg("seed") = 0, nb::arg("num_beams") = nb::none(), nb::arg("length_penalty") = nb::none(),
+            nb::arg("early_stopping") = nb::none(), nb::arg("eos_token_id") = nb::none(),
             nb::arg("stop_strings") = nb::none(), nb::arg("prompt_lookup_num_tokens") = 0,
             nb::arg("assistant_model").none() = nb::none(), nb::arg("context") = nb::none(),
             nb::sig(
-                "def generate(self, input_ids: Any, attention_mask: Any = None, max_new_tokens: int = 20, "
-                "min_new_tokens: int = 0, do_sample: bool = False, temperature: float = 1.0, top_k: int = 50, "
-                "top_p: float = 1.0, min_p: float = 0.0, repetition_penalty: float = 1.0, seed: int = 0, "
-                "num_beams: int = 1, length_penalty: float = 1.0, early_stopping: bool | Literal['never'] = False, "
+                "def generate(self, input_ids: Any, attention_mask: Any = None, max_new_tokens: int | None = None, "
+                "min_new_tokens: int | None = None, do_sample: bool | None = None, temperature: float | None = None, "
+                "top_k: int | None = None, top_p: float | None = None, min_p: float | None = None, "
+                "repetition_penalty: float | None = None, seed: int = 0, num_beams: int | None = None, "
+                "length_penalty: float | None = None, early_stopping: bool | Literal['never'] | None = None, "
                 "eos_token_id: int | Sequence[int] | None = None, stop_strings: Sequence[str] | None = None, "
                 "prompt_lookup_num_tokens: int = 0, assistant_model: Model | None = None, context: Any = None) -> Any"),
             generate_doc)

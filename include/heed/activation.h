@@ -23,8 +23,8 @@ enum class Activation : std::uint8_t {
 };
 
 HEED_API std::string_view name_of(Activation activation);
-/// The names above and those that public configurations use for them: gelu_new, gelu_pytorch_tanh, gelu_fast,
-/// gelu_accurate (all gelu_tanh), swish (silu), linear (none). Throws Error for another.
+/// The names above and those that public configurations use for them: gelu_new, gelu_pytorch_tanh, gelu_python_tanh,
+/// gelu_fast, gelu_accurate (all gelu_tanh), gelu_python (gelu), swish (silu), linear (none). Throws Error for another.
 HEED_API Activation activation_of(std::string_view name);
 
 /// out = f(x), all of one shape. out may be x itself.

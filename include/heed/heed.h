@@ -18,6 +18,7 @@
 #include <heed/error.h>
 #include <heed/evaluate.h>
 #include <heed/explain.h>
+#include <heed/generation_config.h>
 #include <heed/gguf.h>
 #include <heed/infini_attention.h>
 #include <heed/inspect.h>

@@ -18,6 +18,7 @@
 
 #include <heed/cache.h>
 #include <heed/cross_entropy.h>
+#include <heed/generation_config.h>
 #include <heed/model_config.h>
 #include <heed/nn.h>
 #include <heed/safetensors.h>
@@ -178,6 +179,8 @@ public:
 
     /// New numbers for a parameter, of its shape and any float type; they are kept in the type that it has.
     void assign(std::string_view name, const View& value) const;
+    /// What its folder asks of generation.
+    const GenerationConfig& generation() const;
     /// Names of tensors in the files that the model has no use for.
     const std::vector<std::string>& unused_tensors() const;
     /// The folder it was loaded from; empty: none.

@@ -39,6 +39,7 @@ enum class Placement : std::uint8_t {
     post,      ///< norm(x + f(x)): the model of 2017, BERT, BART
     sandwich,  ///< x + norm(f(norm(x))): Gemma-2
     output,    ///< x + norm(f(x)): OLMo-2
+    normed,    ///< y + f(y) with y = norm(x): BLOOM with apply_residual_connection_post_layernorm
     parallel,  ///< x + attention(norm1(x)) + feed_forward(norm2(x)): GPT-NeoX
 };
 
@@ -184,6 +185,8 @@ struct ModelConfig {
     std::string family = "heed";  ///< model_type of the file
     ModelKind kind = ModelKind::decoder;
     std::int64_t vocab = 0;
+    /// Of an encoder-decoder whose source has a table of its own: its rows. 0: one table for source and target.
+    std::int64_t source_vocab = 0;
     std::int64_t d_model = 0;
     std::int64_t max_positions = 0;  ///< the longest sequence the model was made for; 0: no limit
     double embedding_scale = 1;      ///< sqrt(d_model) in the model of 2017
@@ -205,6 +208,11 @@ struct ModelConfig {
 
     /// The stack that reads input_ids.
     const StackConfig& first() const { return kind == ModelKind::decoder ? decoder : encoder; }
+    /// Generation computes a text anew when it grows beyond so many tokens, as keys turn otherwise from there on (Phi-3
+    /// with LongRoPE); 0: never.
+    HEED_API std::int64_t recompute_beyond() const;
+    /// Tokens of input_ids.
+    std::int64_t input_vocab() const { return source_vocab > 0 ? source_vocab : vocab; }
     /// The stack whose output the head sees.
     const StackConfig& last() const { return kind == ModelKind::encoder ? encoder : decoder; }
 };

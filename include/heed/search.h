@@ -28,10 +28,12 @@ struct SearchOptions {
     std::int64_t num_beams = 1;       ///< 1: greedy
     double length_penalty = 1;        ///< a finished text's score is its log-probability over length^penalty
     EarlyStopping early_stopping = EarlyStopping::no;
+    double repetition_penalty = 1;  ///< as in <heed/sampling.h>; beams: of log-probabilities, as in transformers
     /// Tokens that end a text; absent: the model's.
     std::optional<std::vector<std::int64_t>> eos = std::nullopt;
 };
 
+/// What the model's folder forbids (Model::generation) is not chosen; what it asks for and heed lacks is an Error.
 /// Of a decoder: the prompt and its continuation. Of an encoder-decoder: the target, its start token first, for the
 /// source `prompt`. With the end token where one was reached. Ties go to the lowest id.
 HEED_API std::vector<std::int64_t> search(Context& context, Decoding& decoding, std::span<const std::int64_t> prompt,

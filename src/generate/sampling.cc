@@ -6,6 +6,8 @@
 #include <limits>
 #include <string>
 
+#include "generate/penalise.h"
+
 namespace heed {
 namespace {
 
@@ -19,20 +21,6 @@ void require(const char* function, const char* name, bool fits, const char* expe
 /// More probable first; of equals the lower id.
 bool before(const Candidate& a, const Candidate& b) {
     return a.first != b.first ? a.first > b.first : a.second < b.second;
-}
-
-/// Each token that was seen, once.
-void penalise(std::vector<float>& logits, std::span<const std::int64_t> seen, double penalty) {
-    if (penalty == 1) { return; }
-    std::vector<std::int64_t> ids(seen.begin(), seen.end());
-    std::sort(ids.begin(), ids.end());
-    ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
-    const auto by = static_cast<float>(penalty);
-    for (const std::int64_t id : ids) {
-        if (id < 0 || id >= static_cast<std::int64_t>(logits.size())) { continue; }
-        float& logit = logits[static_cast<std::size_t>(id)];
-        logit = logit < 0 ? logit * by : logit / by;
-    }
 }
 
 /// Probable ones first, until `top_p` is reached: a heap gives them one by one, as few are needed of many.
@@ -83,6 +71,19 @@ std::vector<Candidate> candidates_of(const std::vector<float>& logits, const Sam
 }
 
 }  // namespace
+
+void penalise(std::span<float> logits, std::span<const std::int64_t> seen, double penalty) {
+    if (penalty == 1) { return; }
+    std::vector<std::int64_t> ids(seen.begin(), seen.end());
+    std::sort(ids.begin(), ids.end());
+    ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
+    const auto by = static_cast<float>(penalty);
+    for (const std::int64_t id : ids) {
+        if (id < 0 || id >= static_cast<std::int64_t>(logits.size())) { continue; }
+        float& logit = logits[static_cast<std::size_t>(id)];
+        logit = logit < 0 ? logit * by : logit / by;
+    }
+}
 
 void check_sampling(const char* function, const SamplingOptions& o) {
     require(function, "temperature", o.temperature >= 0 && std::isfinite(o.temperature), "0 or more", o.temperature);

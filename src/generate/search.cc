@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "base/dispatch.h"
+#include "generate/penalise.h"
 
 namespace heed {
 namespace {
@@ -19,6 +20,13 @@ struct Plan {
     std::vector<std::int64_t> eos{};
     std::optional<std::int64_t> forced_bos{}, forced_eos{};
     bool encoder_decoder = false;
+    const TokenRules* rules = nullptr;
+    std::int64_t recompute_beyond = 0;
+
+    /// Whether the caches of a text of so many tokens are of no use for the next step.
+    bool outgrown(std::int64_t cached, std::int64_t tokens) const {
+        return recompute_beyond > 0 && cached > 0 && cached <= recompute_beyond && tokens > recompute_beyond;
+    }
 };
 
 /// Log-probabilities of one row, in place of its logits.
@@ -37,7 +45,10 @@ void force(std::span<float> row, std::int64_t token) {
 }
 
 /// What may not come at this place, and what must. `made`: tokens generated so far.
-void restrict_row(const Plan& plan, std::int64_t made, std::span<float> row) {
+void restrict_row(const Plan& plan, std::int64_t made, std::span<const std::int64_t> text, std::span<float> row) {
+    penalise(row, text, plan.options.repetition_penalty);
+    hide_tokens(*plan.rules,
+                {.tokens = text, .made = made, .eos = plan.eos, .forced_first = plan.forced_bos.has_value()}, row);
     if (made < plan.options.min_new_tokens) {
         for (const std::int64_t id : plan.eos) { row[static_cast<std::size_t>(id)] = hidden_score; }
     }
@@ -58,11 +69,15 @@ std::vector<std::int64_t> greedy(Context& context, Decoding& decoding, CachedSeq
                                  std::vector<std::int64_t> text, const Plan& plan) {
     std::vector<std::int64_t> next = text;
     for (std::int64_t made = 0; made < plan.options.max_new_tokens; ++made) {
+        if (plan.outgrown(sequence.length(), static_cast<std::int64_t>(text.size()))) {
+            sequence = decoding.create();
+            next = text;
+        }
         DecodingBatch batch{.sequences = {&sequence}, .tokens = next};
         batch.counts = {static_cast<std::int64_t>(next.size())};
         Tensor logits = decoding.step(context, batch);
         const std::span<float> row = row_of(logits, 0);
-        restrict_row(plan, made, row);
+        restrict_row(plan, made, text, row);
         const std::int64_t token = std::ranges::max_element(row) - row.begin();
         text.push_back(token);
         if (ends(plan, token)) { break; }
@@ -198,8 +213,12 @@ std::vector<std::int64_t> beams(Context& context, Decoding& decoding, CachedSequ
             batch = {.sequences = {&first}, .tokens = prompt, .counts = {static_cast<std::int64_t>(prompt.size())}};
         } else {
             for (std::size_t b = 0; b < sequences.size(); ++b) {
+                const std::vector<std::int64_t>& text = search.running()[b].text;
+                const bool anew = plan.outgrown(sequences[b].length(), static_cast<std::int64_t>(text.size()));
+                if (anew) { sequences[b] = decoding.create(); }
                 batch.sequences.push_back(&sequences[b]);
-                batch.tokens.push_back(search.running()[b].text.back());
+                batch.tokens.insert(batch.tokens.end(), anew ? text.begin() : text.end() - 1, text.end());
+                batch.counts.push_back(anew ? static_cast<std::int64_t>(text.size()) : 1);
             }
         }
         Tensor logits = decoding.step(context, batch);
@@ -214,7 +233,7 @@ std::vector<std::int64_t> beams(Context& context, Decoding& decoding, CachedSequ
         }
         for (std::int64_t b = 0; b < plan.options.num_beams; ++b) {
             log_softmax(row_of(logits, b));
-            restrict_row(plan, made, row_of(logits, b));
+            restrict_row(plan, made, search.running()[static_cast<std::size_t>(b)].text, row_of(logits, b));
         }
         goes_on = search.advance(logits);
         std::vector<CachedSequence> next;
@@ -292,10 +311,18 @@ std::vector<std::int64_t> search(Context& context, Decoding& decoding, std::span
                     std::to_string(options.num_beams));
     }
     Plan plan{.options = options, .eos = options.eos.value_or(c.eos)};
+    const GenerationConfig& asked = decoding.model().generation();
+    refuse_unknown("search", asked, false);
+    plan.rules = &asked.rules;
+    plan.recompute_beyond = c.recompute_beyond();
     plan.encoder_decoder = c.kind == ModelKind::encoder_decoder;
     if (plan.encoder_decoder) {
         plan.forced_bos = c.forced_bos;
         plan.forced_eos = c.forced_eos;
+    }
+    if (!(options.repetition_penalty > 0) || !std::isfinite(options.repetition_penalty)) {
+        throw Error("[search] repetition_penalty: expected more than 0, got " +
+                    std::to_string(options.repetition_penalty));
     }
     for (const std::int64_t id : plan.eos) {
         if (id < 0 || id >= c.vocab) {

@@ -189,11 +189,18 @@ struct HEED_INTERNAL ServingLoop::State {
         return true;
     }
 
+    /// Whether the caches of a text are of no use from here on.
+    bool outgrown(const Job& job) const {
+        const std::int64_t beyond = config().recompute_beyond(), cached = job.sequence.length();
+        return beyond > 0 && cached > 0 && cached <= beyond && static_cast<std::int64_t>(job.text.size()) > beyond;
+    }
+
     /// The next token of every text whose caches lack only its last one.
     void decode(Context& context) {
         while (true) {
             std::vector<Job*> jobs;
             for (const auto& job : running) {
+                if (outgrown(*job)) { job->sequence = decoding.create(); }  // prefilled anew
                 if (job->missing() == 1) { jobs.push_back(job.get()); }
             }
             if (jobs.empty()) { return; }
@@ -266,6 +273,10 @@ struct HEED_INTERNAL ServingLoop::State {
             std::fill(numbers.begin(), numbers.end(), hidden);
             numbers[static_cast<std::size_t>(token)] = 0;
         };
+        hide_tokens(
+            decoding.model().generation().rules,
+            {.tokens = job.text, .made = job.made(), .eos = job.eos, .forced_first = config().forced_bos.has_value()},
+            numbers);
         if (job.made() < job.request.min_new_tokens) {
             for (const std::int64_t id : job.eos) { numbers[static_cast<std::size_t>(id)] = hidden; }
         }
@@ -401,11 +412,12 @@ ServingLoop::~ServingLoop() = default;
 ServingLoop::Id ServingLoop::add(Request request) {
     const ModelConfig& config = state_->config();
     check_sampling("ServingLoop::add", request.sampling);
+    refuse_unknown("ServingLoop::add", state_->decoding.model().generation(), request.sampling.do_sample);
     if (request.prompt.empty()) { refuse("prompt", "at least one token", "none"); }
     if (request.max_new_tokens < 1) { refuse("max_new_tokens", "1 or more", std::to_string(request.max_new_tokens)); }
     for (const std::int64_t id : request.prompt) {
-        if (id < 0 || id >= config.vocab) {
-            refuse("prompt", "ids below " + std::to_string(config.vocab), std::to_string(id));
+        if (id < 0 || id >= config.input_vocab()) {
+            refuse("prompt", "ids below " + std::to_string(config.input_vocab()), std::to_string(id));
         }
     }
     if (request.best_scores < 0) { refuse("best_scores", "0 or more", std::to_string(request.best_scores)); }
@@ -435,7 +447,7 @@ ServingLoop::Id ServingLoop::add(Request request) {
                std::to_string(needed));
     }
     if (config.max_positions > 0 && config.first().positions.kind == PositionKind::learned &&
-        needed > config.max_positions) {
+        needed - 1 > config.max_positions) {  // the last token is not read
         refuse("prompt and max_new_tokens",
                "at most " + std::to_string(config.max_positions) + " positions of the model", std::to_string(needed));
     }

@@ -220,6 +220,10 @@ ModelConfig checked(ModelConfig m) {
     check.range("vocab", m.vocab, 1, shape_limit::rows);
     check.range("d_model", m.d_model, 1, shape_limit::width);
     check.range("max_positions", m.max_positions, 0, shape_limit::rows);
+    check.range("source_vocab", m.source_vocab, 0, shape_limit::rows);
+    if (m.source_vocab > 0 && m.kind != ModelKind::encoder_decoder) {
+        check.refuse("source_vocab", "0 without encoder and decoder", std::to_string(m.source_vocab));
+    }
     check.range("token_types", m.token_types, 0, shape_limit::width);
     check.range("padding_row", m.padding_row, -1, m.vocab - 1);
     check.real("dropout", m.dropout, 0, 0.999);
@@ -285,6 +289,12 @@ Experts experts_of(const StackConfig& stack, std::int64_t dense) {
 
 }  // namespace
 
+std::int64_t ModelConfig::recompute_beyond() const {
+    if (family != "phi3" || decoder.layers.empty() || !decoder.layers.front().attention.rope) { return 0; }
+    const auto* scaling = std::get_if<rope_scaling::LongRope>(&decoder.layers.front().attention.rope->scaling);
+    return scaling != nullptr ? scaling->trained : 0;
+}
+
 ModelShape shape_of(const ModelConfig& c) {
     const StackConfig& stack = c.last();
     if (stack.layers.empty()) { throw Error("[shape_of] layers: expected 1 or more, got 0"); }
@@ -298,6 +308,10 @@ ModelShape shape_of(const ModelConfig& c) {
             throw Error("[shape_of] family: expected a model that ModelShape can describe, got " + c.family +
                         " with norms, sinks, gates or biases of its own");
         }
+    }
+    if (c.source_vocab > 0) {
+        throw Error("[shape_of] source_vocab: expected 0, one table for source and target, got " +
+                    std::to_string(c.source_vocab));
     }
     const LayerConfig& layer = stack.layers.front();
     ModelShape m;

@@ -32,11 +32,9 @@ const Words<NormKind>& words(NormKind) {
     return list;
 }
 const Words<Placement>& words(Placement) {
-    static const Words<Placement> list = {{"pre", Placement::pre},
-                                          {"post", Placement::post},
-                                          {"sandwich", Placement::sandwich},
-                                          {"output", Placement::output},
-                                          {"parallel", Placement::parallel}};
+    static const Words<Placement> list = {{"pre", Placement::pre},           {"post", Placement::post},
+                                          {"sandwich", Placement::sandwich}, {"output", Placement::output},
+                                          {"normed", Placement::normed},     {"parallel", Placement::parallel}};
     return list;
 }
 const Words<PositionKind>& words(PositionKind) {
@@ -258,6 +256,7 @@ template <class V>
 void fields(V& v, ModelConfig& m) {
     v("kind", m.kind);
     v("vocab", m.vocab);
+    v("source_vocab", m.source_vocab);
     v("d_model", m.d_model);
     v("max_positions", m.max_positions);
     v("embedding_scale", m.embedding_scale);

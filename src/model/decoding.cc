@@ -104,8 +104,9 @@ CachedSequence Decoding::create(Context& context, const View& source) {
     if (!source || source.rank() != 1) {
         throw Error("[Decoding::create] source: expected i64 or i32 [tokens], got none");
     }
-    const Ids ids = read_ids(
-        "source", View(source.dtype(), source.data(), {1, source.extent(0)}, {0, source.stride(0)}), m.config.vocab);
+    const Ids ids =
+        read_ids("source", View(source.dtype(), source.data(), {1, source.extent(0)}, {0, source.stride(0)}),
+                 m.config.input_vocab());
     Tape tape(context, memory_, {.record = false});
     TapeForward plan;
     plan.kernel = options_.kernel;

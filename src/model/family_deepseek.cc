@@ -32,9 +32,10 @@ void deepseek_experts(const ConfigReader& c, const DeepseekVersion& version, Exp
     experts.correction_bias = version.sigmoid;
     experts.score = version.sigmoid ? ExpertConfig::Score::sigmoid : ExpertConfig::Score::softmax;
     experts.normalise = version.sigmoid && c.boolean_or("norm_topk_prob", true);
-    const std::string method = c.text("topk_method").value_or(version.sigmoid ? "noaux_tc" : "greedy");
-    if (method != "greedy" && method != "group_limited_greedy" && method != "noaux_tc") {
-        c.refuse("topk_method", "greedy, group_limited_greedy or noaux_tc");
+    // The third version has one way to choose, whatever its files call it.
+    const std::string method = version.sigmoid ? "noaux_tc" : c.text("topk_method").value_or("greedy");
+    if (!version.sigmoid && method != "greedy" && method != "group_limited_greedy") {
+        c.refuse("topk_method", "greedy or group_limited_greedy");
     }
     const std::string scoring = version.sigmoid ? "sigmoid" : "softmax";
     if (c.text("scoring_func").value_or(scoring) != scoring) { c.refuse("scoring_func", scoring); }
@@ -65,7 +66,7 @@ ModelConfig deepseek(const ConfigReader& c, const DeepseekVersion& version) {
     attention.kv_heads = attention.heads;
     attention.head_size = latent.nope_size + latent.rope_size;
     attention.value_size = latent.value_size;
-    layer.feed_forward.bias = false;
+    layer.feed_forward.bias = !version.sigmoid && c.boolean_or("mlp_bias", false);
     finish_decoder(c, m, layer);
     rotate_layers(c, m.decoder);
     if (c.integer_or({"moe_layer_freq"}, 1, shape_limit::layers, 1) != 1) { c.refuse("moe_layer_freq", "1"); }
@@ -76,7 +77,9 @@ ModelConfig deepseek(const ConfigReader& c, const DeepseekVersion& version) {
     for (std::size_t i = 0; i < m.decoder.layers.size(); ++i) {
         LayerConfig& each = m.decoder.layers[i];
         each.attention.scale = deepseek_scale(each.attention);
-        if (static_cast<std::int64_t>(i) >= dense) { each.feed_forward.experts = experts; }
+        if (static_cast<std::int64_t>(i) < dense || experts.routed == 0) { continue; }
+        if (layer.feed_forward.bias) { c.refuse("mlp_bias", "false in a model with experts"); }
+        each.feed_forward.experts = experts;
     }
     return m;
 }

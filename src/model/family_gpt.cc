@@ -33,7 +33,6 @@ ModelConfig gpt2(const ConfigReader& c) {
 }
 
 ModelConfig bloom(const ConfigReader& c) {
-    refuse_true(c, "apply_residual_connection_post_layernorm");
     ModelConfig m;
     decoder_of(m);
     m.d_model = c.integer({"hidden_size", "n_embed"}, 1, most_width);
@@ -45,6 +44,7 @@ ModelConfig bloom(const ConfigReader& c) {
     layer.feed_forward.activation = Activation::gelu_tanh;
     stack_of(m.decoder, layers_of(c, {"n_layer", "num_hidden_layers"}), layer);
     m.decoder.norm = layer_norm_config(epsilon(c, "layer_norm_epsilon", 1e-5));
+    if (c.boolean_or("apply_residual_connection_post_layernorm", false)) { m.decoder.placement = Placement::normed; }
     m.decoder.embedding_norm = true;
     m.decoder.positions.kind = PositionKind::alibi;
     m.vocab = c.integer({"vocab_size"}, 1, most_rows);

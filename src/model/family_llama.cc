@@ -151,7 +151,8 @@ ModelConfig olmo2(const ConfigReader& c) {
 
 ModelConfig gpt_oss(const ConfigReader& c) {
     LayerConfig layer;
-    ModelConfig m = grouped_decoder(c, layer, 1e-5, 64);
+    // The activation of its experts is built in; hidden_act says nothing.
+    ModelConfig m = grouped_decoder(c.with_text("hidden_act", "silu"), layer, 1e-5, 64);
     layer.attention.qkv_bias = layer.attention.output_bias = c.boolean_or("attention_bias", true);
     layer.attention.sinks = true;
     ExpertConfig& experts = layer.feed_forward.experts;

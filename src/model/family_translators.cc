@@ -27,7 +27,9 @@ ModelConfig translator(const ConfigReader& c) {
     m.vocab = c.integer({"vocab_size"}, 1, most_rows);
     m.max_positions = c.integer({"max_position_embeddings"}, 1, most_rows - 2);
     if (c.boolean_or("scale_embedding", false)) { m.embedding_scale = std::sqrt(static_cast<double>(m.d_model)); }
-    if (!c.boolean_or("tie_word_embeddings", true)) { c.refuse("tie_word_embeddings", "true"); }
+    m.head->tied = c.boolean_or("tie_word_embeddings", true);
+    // Then nothing is tied: each stack has its table.
+    if (!m.head->tied) { m.source_vocab = m.vocab; }
     m.head->bias = true;
     m.dropout = probability(c, "dropout", 0.1);
     m.attention_dropout = probability(c, "attention_dropout", 0);
@@ -54,11 +56,14 @@ ModelConfig marian(const ConfigReader& c) {
     for (StackConfig* stack : {&m.encoder, &m.decoder}) {
         stack->positions = {.kind = PositionKind::sinusoidal, .layout = Pairing::halves};
     }
-    if (!c.boolean_or("share_encoder_decoder_embeddings", true)) {
-        c.refuse("share_encoder_decoder_embeddings", "true");
-    }
-    if (c.integer_or({"decoder_vocab_size"}, 1, most_rows, m.vocab) != m.vocab) {
+    const bool shared = c.boolean_or("share_encoder_decoder_embeddings", true);
+    const std::int64_t target = c.integer_or({"decoder_vocab_size"}, 1, most_rows, m.vocab);
+    if (shared && target != m.vocab) {
         c.refuse("decoder_vocab_size", "the same as vocab_size, " + std::to_string(m.vocab));
+    }
+    if (!shared) {
+        m.source_vocab = m.vocab;
+        m.vocab = target;
     }
     return m;
 }

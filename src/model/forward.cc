@@ -38,7 +38,7 @@ std::shared_ptr<const PackedSequences> packed_inputs(const ModelConfig& c, const
 
 Inputs read_inputs(const ModelConfig& c, const ForwardInputs& in) {
     Inputs r;
-    r.ids = read_ids("input_ids", in.input_ids, c.vocab);
+    r.ids = read_ids("input_ids", in.input_ids, c.input_vocab());
     if (r.ids.elements() == 0) { throw Error("[forward] input_ids: expected at least one token, got none"); }
     r.packed = packed_inputs(c, in, r.ids.shape());
     r.mask = read_mask("attention_mask", in.attention_mask, r.ids.shape());

@@ -17,6 +17,10 @@ public:
     ModelGraph build() {
         ModelGraph graph;
         graph.embedding = take(names_.embedding + ".weight", {config_.vocab, d_}, Init::embedding);
+        if (config_.source_vocab > 0) {
+            graph.source_embedding =
+                take(names_.source_embedding + ".weight", {config_.source_vocab, d_}, Init::embedding);
+        }
         if (config_.token_types > 0) {
             graph.token_types = take(names_.token_types + ".weight", {config_.token_types, d_}, Init::embedding);
         }
@@ -278,7 +282,12 @@ private:
         if (!graph.head.weight) { graph.head.weight = graph.embedding; }
         if (h.bias) {
             const Shape shape = names_.head_bias_is_row ? Shape{1, config_.vocab} : Shape{config_.vocab};
-            graph.head.bias = take(names_.head_bias, shape, Init::zeros, names_.head_bias_optional);
+            if (!h.tied && !names_.untied_head_bias.empty()) {
+                graph.head.bias = take(names_.untied_head_bias, shape, Init::zeros, true);
+            }
+            if (!graph.head.bias) {
+                graph.head.bias = take(names_.head_bias, shape, Init::zeros, names_.head_bias_optional);
+            }
             if (graph.head.bias) { graph.head.bias = graph.head.bias.reshape({config_.vocab}); }
         }
     }

@@ -41,8 +41,9 @@ struct Stack {
 };
 
 struct ModelGraph {
-    Weight embedding;    ///< [V,d]
-    Weight token_types;  ///< [types,d]
+    Weight embedding;         ///< [V,d]
+    Weight source_embedding;  ///< of the encoder, where it has its own
+    Weight token_types;       ///< [types,d]
     Stack encoder;
     Stack decoder;
     LinearLayer transform;

@@ -5,7 +5,7 @@
 #include <set>
 
 #include "io/file.h"
-#include "model/config_reader.h"
+#include "model/generation_file.h"
 #include "model/model_state.h"
 #include "model/weight_files.h"
 
@@ -99,24 +99,16 @@ private:
     std::deque<Parameter> placeholders_;
 };
 
-/// What generation_config.json says of special tokens wins over config.json.
-void read_generation_config(const std::filesystem::path& path, ModelConfig& config) {
-    if (!std::filesystem::exists(path)) { return; }
-    in_file(path, [&] {
-        const std::string text = read_text_file("Model::load", path);
-        const ConfigReader reader("Model::load", text);
-        constexpr std::int64_t most = std::int64_t{1} << 30;
-        const auto one = [&](std::string_view key, std::optional<std::int64_t>& field) {
-            const auto found = reader.integers(key, -1, most);
-            if (!found.empty() && found[0] >= 0) { field = found[0]; }
-        };
-        if (const auto eos = reader.integers("eos_token_id", 0, most); !eos.empty()) { config.eos = eos; }
-        one("bos_token_id", config.bos);
-        one("pad_token_id", config.pad);
-        one("decoder_start_token_id", config.decoder_start);
-        one("forced_bos_token_id", config.forced_bos);
-        one("forced_eos_token_id", config.forced_eos);
-    });
+/// generation_config.json, or what an older folder's config.json says of generation.
+void load_generation(const std::filesystem::path& folder, ModelState& state) {
+    const auto path = folder / "generation_config.json";
+    if (std::filesystem::exists(path)) {
+        state.generation_text = read_text_file("Model::load", path);
+        in_file(path, [&] { state.generation = read_generation_config(state.generation_text, state.config); });
+    } else if (!state.config_text.empty()) {
+        in_file(folder / "config.json",
+                [&] { state.generation = read_generation_config(state.config_text, state.config); });
+    }
 }
 
 }  // namespace
@@ -128,7 +120,7 @@ Model Model::load(const std::filesystem::path& path, const LoadOptions& options)
     const std::string text = read_text_file("Model::load", config_path);
     state->config = in_file(config_path, [&] { return read_model_config(text); });
     if (state->config.family != "heed") { state->config_text = text; }
-    read_generation_config(folder / "generation_config.json", state->config);
+    load_generation(folder, *state);
     const ModelNames names = names_of(state->config);
     WeightFiles files("Model::load", folder);
     FileSource source(files, names, options, state->parameters);
@@ -170,6 +162,11 @@ void Model::save(const std::filesystem::path& folder, const SaveOptions& options
     AtomicFile config("Model::save", folder / "config.json");
     config.write(std::as_bytes(std::span(text)));
     write_weight_files("Model::save", folder, tensors, options.max_shard_bytes, {{"format", "pt"}});
+    if (!state_->generation_text.empty()) {
+        AtomicFile generation("Model::save", folder / "generation_config.json");
+        generation.write(std::as_bytes(std::span(state_->generation_text)));
+        generation.commit();
+    }
     config.commit();
 }
 

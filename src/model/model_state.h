@@ -13,6 +13,8 @@ namespace heed {
 struct ModelState {
     ModelConfig config;
     std::string config_text;  ///< the file it came from, where that was not heed's own
+    GenerationConfig generation;
+    std::string generation_text;  ///< of generation_config.json, where there was one
     Parameters parameters;
     ModelGraph graph;
     WeightStorage weights = WeightStorage::stored;

@@ -170,8 +170,9 @@ ModelNames bert_names(const std::string& base) {
     n.head_bias = "cls.predictions.bias";
     n.head_transform = "cls.predictions.transform.dense";
     n.head_transform_norm = "cls.predictions.transform.LayerNorm";
-    n.ignored = {"embeddings.position_ids", "embeddings.token_type_ids", "cls.predictions.decoder.bias",
-                 "cls.seq_relationship.weight", "cls.seq_relationship.bias"};
+    n.untied_head_bias = "cls.predictions.decoder.bias";
+    n.ignored = {"embeddings.position_ids", "embeddings.token_type_ids",   "cls.predictions.decoder.bias",
+                 "cls.predictions.bias",    "cls.seq_relationship.weight", "cls.seq_relationship.bias"};
     return n;
 }
 
@@ -181,7 +182,8 @@ ModelNames roberta_names() {
     n.head_bias = "lm_head.bias";
     n.head_transform = "lm_head.dense";
     n.head_transform_norm = "lm_head.layer_norm";
-    n.ignored = {"embeddings.position_ids", "embeddings.token_type_ids", "lm_head.decoder.bias"};
+    n.untied_head_bias = "lm_head.decoder.bias";
+    n.ignored = {"embeddings.position_ids", "embeddings.token_type_ids", "lm_head.decoder.bias", "lm_head.bias"};
     return n;
 }
 
@@ -224,7 +226,7 @@ StackNames translator_stack(const std::string& stack) {
     return s;
 }
 
-ModelNames bart_names() {
+ModelNames bart_names(const ModelConfig& config) {
     ModelNames n;
     n.base = "model.";
     n.embedding = "model.shared";
@@ -234,11 +236,16 @@ ModelNames bart_names() {
     n.head_bias = "final_logits_bias";
     n.head_bias_is_row = n.head_bias_optional = true;
     n.ignored = {"encoder.embed_tokens.weight", "decoder.embed_tokens.weight"};
+    if (config.source_vocab > 0) {  // whatever else the file has of a shared table is not used
+        n.embedding = "model.decoder.embed_tokens";
+        n.source_embedding = "model.encoder.embed_tokens";
+        n.ignored = {"shared.weight"};
+    }
     return n;
 }
 
-ModelNames marian_names() {
-    ModelNames n = bart_names();
+ModelNames marian_names(const ModelConfig& config) {
+    ModelNames n = bart_names(config);
     // Sinusoids, which some files store.
     n.ignored.insert(n.ignored.end(), {"encoder.embed_positions.weight", "decoder.embed_positions.weight"});
     return n;
@@ -333,6 +340,7 @@ StackNames heed_stack(const std::string& stack) {
 ModelNames heed_names() {
     ModelNames n;
     n.embedding = "embedding";
+    n.source_embedding = "source_embedding";
     n.token_types = "token_types";
     n.encoder = heed_stack("encoder");
     n.decoder = heed_stack("decoder");
@@ -348,7 +356,7 @@ ModelNames heed_names() {
 
 ModelNames names_of(const ModelConfig& config) {
     const std::string& f = config.family;
-    if (f == "bart") { return bart_names(); }
+    if (f == "bart") { return bart_names(config); }
     if (f == "bert") { return bert_names("bert."); }
     if (f == "bloom") { return bloom_names(); }
     if (f == "deepseek_v2" || f == "deepseek_v3") { return deepseek_names(); }
@@ -357,7 +365,7 @@ ModelNames names_of(const ModelConfig& config) {
     if (f == "gpt_neox") { return gpt_neox_names(); }
     if (f == "gpt_oss") { return gpt_oss_names(); }
     if (f == "llama" || f == "mistral" || f == "qwen2" || f == "qwen3") { return llama_names(); }
-    if (f == "marian") { return marian_names(); }
+    if (f == "marian") { return marian_names(config); }
     if (f == "mixtral") { return mixtral_names(); }
     if (f == "modernbert") { return modernbert_names(); }
     if (f == "olmo2") { return olmo2_names(); }

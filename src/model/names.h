@@ -52,9 +52,12 @@ struct StackNames {
 struct ModelNames {
     std::string base{};  ///< prefix that some files leave out
     std::string embedding{}, token_types{};
+    std::string source_embedding{};  ///< of an encoder with a table of its own
     StackNames encoder{}, decoder{};
     std::string head{};
-    std::string head_bias{};          ///< in full
+    std::string head_bias{};  ///< in full
+    /// In full: what the bias is called where the head is not tied to the token table, if the file has that.
+    std::string untied_head_bias{};
     bool head_bias_is_row = false;    ///< [1,V]
     bool head_bias_optional = false;  ///< missing: 0
     std::string head_transform{}, head_transform_norm{};

@@ -155,6 +155,7 @@ void Model::assign(std::string_view name, const View& value) const {
 
 const ModelConfig& Model::config() const { return state_->config; }
 Parameters& Model::parameters() const { return state_->parameters; }
+const GenerationConfig& Model::generation() const { return state_->generation; }
 const std::vector<std::string>& Model::unused_tensors() const { return state_->unused; }
 const std::filesystem::path& Model::folder() const { return state_->folder; }
 

@@ -233,6 +233,8 @@ struct RotaryModel {
     /// The length before stretching. Phi-3 has it beside the settings.
     std::int64_t trained(const Object& settings, bool needed) const {
         constexpr const char* key = "original_max_position_embeddings";
+        // Where Phi-3 has it twice, that of the file itself counts.
+        if (const auto length = top.integer(key, largest_length); length && type == "phi3") { return *length; }
         if (const auto length = settings.integer(key, largest_length)) { return *length; }
         if (const auto length = top.integer(key, largest_length)) { return *length; }
         if (needed || max_positions == 0) { fail_rope(settings.name + key, "a length", "no such key"); }
@@ -289,10 +291,11 @@ struct RotaryModel {
     LayerRope layer(const std::string& layer_type, const Object& settings) const {
         refuse_unknown_settings(settings);
         const std::string old_name = settings.text("type", "default");
-        const std::string rope_type = settings.text("rope_type", old_name);
+        std::string rope_type = settings.text("rope_type", old_name);
         if (settings.has("type") && rope_type != old_name) {
             fail_rope(settings.name + "type", "the same as rope_type, " + shown(rope_type), shown(old_name));
         }
+        if (type == "phi3" && rope_type == "yarn") { rope_type = "longrope"; }  // an early name of it
         LayerRope result;
         result.layer_type = layer_type;
         result.rope.pairing = pairing;

@@ -188,8 +188,11 @@ Tensor read_mask(const char* argument, const View& view, const Shape& shape) {
 Value embed(Tape& tape, const StackRun& run, const View& positions) {
     const ModelConfig& c = run.model.config;
     const ModelGraph& g = run.model.graph;
-    Value x = embedding(tape, run.ids, g.embedding.on(tape),
-                        {.scale = c.embedding_scale, .padding_id = c.padding_row, .dtype = run.options.dtype});
+    const bool own = g.source_embedding && &run.config == &c.encoder;
+    const Weight& table = own ? g.source_embedding : g.embedding;
+    const std::int64_t padding = c.padding_row < (own ? c.source_vocab : c.vocab) ? c.padding_row : -1;
+    Value x = embedding(tape, run.ids, table.on(tape),
+                        {.scale = c.embedding_scale, .padding_id = padding, .dtype = run.options.dtype});
     if (c.token_types > 0 && &run.config == &c.first()) {
         const Tensor zeros = run.token_types ? Tensor() : Tensor(DType::i64, run.ids.shape());
         x = add(tape, x,

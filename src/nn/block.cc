@@ -19,6 +19,10 @@ Value joined_by(Tape& tape, Placement placement, const Value& x, const NormLayer
         case Placement::post: return norm.added(tape, f(x), x).out;
         case Placement::output: return add(tape, x, out_norm(tape, f(x)));
         case Placement::sandwich: return add(tape, x, out_norm(tape, f(norm(tape, x))));
+        case Placement::normed: {
+            const Value y = norm(tape, x);
+            return add(tape, y, f(y));
+        }
         case Placement::pre:
         case Placement::parallel: break;
     }

@@ -27,6 +27,8 @@ constexpr std::array activation_names = {
     ActivationName{"gelu_pytorch_tanh", Activation::gelu_tanh},
     ActivationName{"gelu_fast", Activation::gelu_tanh},
     ActivationName{"gelu_accurate", Activation::gelu_tanh},
+    ActivationName{"gelu_python", Activation::gelu},
+    ActivationName{"gelu_python_tanh", Activation::gelu_tanh},
     ActivationName{"swish", Activation::silu},
 };
 

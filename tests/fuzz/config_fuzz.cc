@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <string_view>
 
+#include "../../src/model/generation_file.h"
 #include "require.h"
 
 namespace {
@@ -53,6 +54,16 @@ void read_whole(std::string_view text) {
     } catch (const heed::Error&) { return; }
 }
 
+void read_generation(std::string_view text) {
+    try {
+        heed::ModelConfig config;
+        const heed::GenerationConfig asked = heed::read_generation_config(text, config);
+        require(asked.num_beams.value_or(1) >= 1 && asked.rules.no_repeat_ngram_size >= 0);
+        for (const auto& word : asked.rules.bad_words_ids) { require(!word.empty()); }
+        for (const std::int64_t id : config.eos) { require(id >= 0); }
+    } catch (const heed::Error&) { return; }
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
@@ -60,5 +71,6 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     read_model(text);
     read_rope(text);
     read_whole(text);
+    read_generation(text);
     return 0;
 }

@@ -5,7 +5,7 @@
 
 FOLDER/NAME gets config.json, model.safetensors and expected.safetensors: inputs, logits, hidden.N, attention.N
 (encoder_attention.N, decoder_attention.N, cross_attention.N), greedy, beamK, loss and grad.PARAMETER. Sizes follow from
-the seed, odd ones on purpose. data/models was made with seed 1 by transformers 5.22.2 and torch 2.15.0.
+the seed, odd ones on purpose. data/models was made with seed 1 by transformers 5.22.2 and torch 2.15.0, the last six by 5.23.
 """
 import argparse
 import json
@@ -87,11 +87,21 @@ def gpt2(rng, **more):
         "n_positions": 64, "initializer_range": 0.2, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, **more})
 
 
-def bloom(rng):
+def bloom(rng, **more):
     s = sizes(rng)
     return transformers.AutoConfig.for_model("bloom", vocab_size=s["vocab"], hidden_size=s["head"] * s["heads"],
                                              n_layer=s["layers"], n_head=s["heads"], initializer_range=0.2,
-                                             pad_token_id=0, bos_token_id=1, eos_token_id=2)
+                                             pad_token_id=0, bos_token_id=1, eos_token_id=2, **more)
+
+
+def longrope(rng):
+    """A text grows beyond the trained length while it is generated."""
+    config = decoder("phi3", rng, original_max_position_embeddings=14)
+    half = config.hidden_size // config.num_attention_heads // 2
+    config.rope_parameters = rope("longrope", short_factor=[1.0 + 0.1 * i for i in range(half)], factor=4.0,
+                                  long_factor=[2.0 + i for i in range(half)], partial_rotary_factor=1.0,
+                                  original_max_position_embeddings=14)
+    return config
 
 
 def neox(rng, **more):
@@ -155,7 +165,19 @@ MODELS = {
     "roberta": lambda r: encoder("roberta", r, pad_token_id=1, type_vocab_size=1),
     "t5": t5,
     "t5-gated": lambda r: t5(r, feed_forward_proj="gated-gelu"),
+    # New ones at the end: the random numbers of the others follow from their places.
+    "bart-untied": lambda r: translator("bart", r, tie_word_embeddings=False),
+    "bert-untied": lambda r: encoder("bert", r, tie_word_embeddings=False),
+    "bloom-normed": lambda r: bloom(r, apply_residual_connection_post_layernorm=True),
+    "gpt2-rules": gpt2,
+    "marian-two-tables": lambda r: translator("marian", r, share_encoder_decoder_embeddings=False,
+                                              decoder_vocab_size=37),
+    "phi3-longrope": longrope,
 }
+
+# What generation_config.json asks for, beyond special tokens.
+GENERATION = {"gpt2-rules": {"no_repeat_ngram_size": 2, "suppress_tokens": [5, 9, 17], "begin_suppress_tokens": [3, 4, 6],
+                             "bad_words_ids": [[7], [11, 12], [2]], "min_length": 15}}
 
 
 def build(name, config, seed):
@@ -173,6 +195,8 @@ def build(name, config, seed):
                 buffer.add_(torch.randn_like(buffer) * 0.1)
         if config.model_type == "t5":
             model.shared.weight.mul_(0.3)
+    for key, value in GENERATION.get(name, {}).items():
+        setattr(model.generation_config, key, value)
     return model
 
 

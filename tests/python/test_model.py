@@ -1,6 +1,7 @@
 """Models through Python: golden files, gradients, generation, saving."""
 import json
 import pathlib
+import shutil
 
 import numpy
 import pytest
@@ -54,6 +55,27 @@ def test_generation_is_that_of_transformers():
     got = heed.load(MODELS / "marian").generate(*row, max_new_tokens=new, min_new_tokens=new, num_beams=4,
                                                 early_stopping=True)
     assert (got == want["beam4"]).all()
+
+
+def test_the_folder_says_how_to_generate(tmp_path):
+    shutil.copytree(MODELS / "llama", tmp_path, dirs_exist_ok=True)
+    prompt, settings = expected("llama")["input_ids"][:1], tmp_path / "generation_config.json"
+    plain = heed.load(MODELS / "llama")
+    settings.write_text(json.dumps({"num_beams": 3, "max_new_tokens": 5, "min_new_tokens": 5, "repetition_penalty": 1.4}))
+    model = heed.load(tmp_path)
+    asked = plain.generate(prompt, num_beams=3, max_new_tokens=5, min_new_tokens=5, repetition_penalty=1.4)
+    assert (model.generate(prompt) == asked).all()
+    one = plain.generate(prompt, max_new_tokens=7)
+    assert (model.generate(prompt, num_beams=1, max_new_tokens=7, min_new_tokens=0, repetition_penalty=1.0) == one).all()
+    settings.write_text(json.dumps({"max_length": prompt.shape[1] + 3, "no_repeat_ngram_size": 1, "eos_token_id": -1}))
+    text = heed.load(tmp_path).generate(prompt)[0].tolist()
+    assert len(text) == prompt.shape[1] + 3
+    assert not set(text[-3:]) & set(prompt[0].tolist()) and len(set(text[-3:])) == 3
+    settings.write_text(json.dumps({"guidance_scale": 1.5, "typical_p": 0.9}))
+    with pytest.raises(heed.Error, match="generation_config.json.*guidance_scale 1.5"):
+        heed.load(tmp_path).generate(prompt)
+    heed.load(tmp_path).save(tmp_path / "again")
+    assert (tmp_path / "again" / "generation_config.json").read_text() == settings.read_text()
 
 
 def test_rows_of_a_batch_do_not_matter_to_one_another():

@@ -43,6 +43,28 @@ protected:
                                                   ::testing::UnitTest::GetInstance()->current_test_info()->name());
 };
 
+TEST_F(LoadModel, ReadsWhatAFolderAsksOfGeneration) {
+    made().save(folder_);
+    EXPECT_TRUE(Model::load(folder_).generation().rules.empty());
+    write("generation_config.json", R"({"eos_token_id": [3, 4], "num_beams": 2, "early_stopping": "never",
+        "bad_words_ids": [[1], [2, 5]], "suppress_tokens": [7], "typical_p": 0.5, "guidance_scale": null,
+        "diversity_penalty": 0.0, "renormalize_logits": true})");
+    const Model model = Model::load(folder_);
+    const GenerationConfig& asked = model.generation();
+    EXPECT_EQ(model.config().eos, (std::vector<std::int64_t>{3, 4}));
+    EXPECT_EQ(asked.num_beams, 2);
+    EXPECT_EQ(asked.early_stopping, "never");
+    EXPECT_FALSE(asked.do_sample);
+    EXPECT_EQ(asked.rules.bad_words_ids.at(1), (std::vector<std::int64_t>{2, 5}));
+    EXPECT_EQ(asked.rules.suppress_tokens, (std::vector<std::int64_t>{7}));
+    EXPECT_EQ(asked.unknown, (std::vector<std::string>{"renormalize_logits true"}));
+    EXPECT_EQ(asked.unknown_sampled, (std::vector<std::string>{"typical_p 0.5"}));
+    write("generation_config.json", R"({"bad_words_ids": [[1, "x"]]})");
+    EXPECT_NE(refusal().find("bad_words_ids: expected lists of token ids"), std::string::npos) << refusal();
+    write("generation_config.json", R"({"num_beams": 0})");
+    EXPECT_NE(refusal().find("num_beams: expected an integer from 1"), std::string::npos) << refusal();
+}
+
 TEST_F(LoadModel, WhatWasSavedComesBackToTheBit) {
     const Model model = made();
     model.save(folder_);

@@ -90,6 +90,58 @@ TEST(ModelConfig, FamiliesSayWhatHeedLacks) {
               std::string::npos);
 }
 
+TEST(ModelConfig, FamiliesDifferInWhatTheirSettingsMean) {
+    const ModelConfig bloom = read_model_config(R"({"model_type": "bloom", "hidden_size": 8, "n_head": 2, "n_layer": 1,
+        "vocab_size": 10, "apply_residual_connection_post_layernorm": true})");
+    EXPECT_EQ(bloom.decoder.placement, Placement::normed);
+
+    const std::string translator = R"("d_model": 8, "vocab_size": 10, "encoder_layers": 1, "decoder_layers": 1,
+        "encoder_attention_heads": 2, "decoder_attention_heads": 2, "encoder_ffn_dim": 8, "decoder_ffn_dim": 8,
+        "max_position_embeddings": 16)";
+    const ModelConfig bart =
+        read_model_config(R"({"model_type": "bart", "tie_word_embeddings": false, )" + translator + "}");
+    EXPECT_EQ(bart.source_vocab, 10);
+    EXPECT_FALSE(bart.head->tied);
+    const ModelConfig marian = read_model_config(R"({"model_type": "marian", "decoder_vocab_size": 13,
+        "share_encoder_decoder_embeddings": false, )" +
+                                                 translator + "}");
+    EXPECT_EQ(marian.source_vocab, 10);
+    EXPECT_EQ(marian.input_vocab(), 10);
+    EXPECT_EQ(marian.vocab, 13);
+    EXPECT_TRUE(marian.head->tied);
+    EXPECT_THROW(shape_of(marian), Error);
+    EXPECT_NE(refusal(R"({"model_type": "marian", "decoder_vocab_size": 13, )" + translator + "}")
+                  .find("decoder_vocab_size: expected the same as vocab_size"),
+              std::string::npos);
+
+    const std::string rotary = R"("hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 1,
+        "intermediate_size": 8, "vocab_size": 10, "max_position_embeddings": 64)";
+    // Its experts have an activation of their own.
+    EXPECT_EQ(refusal(R"({"model_type": "gpt_oss", "hidden_act": "mish", "num_key_value_heads": 2, "head_dim": 4,
+        "num_local_experts": 2, "num_experts_per_tok": 1, "rope_parameters": {"rope_type": "default"}, )" +
+                      rotary + "}"),
+              "no error");
+    const ModelConfig phi3 = read_model_config(R"({"model_type": "phi3", "original_max_position_embeddings": 12,
+        "rope_scaling": {"type": "yarn", "short_factor": [1, 1], "long_factor": [2, 3],
+                         "original_max_position_embeddings": 99}, )" +
+                                               rotary + "}");
+    EXPECT_EQ(phi3.recompute_beyond(), 12) << "its yarn is LongRoPE, and the length stands beside the settings";
+}
+
+TEST(ModelConfig, DeepseekSettingsByVersion) {
+    const std::string both = R"("hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 2, "vocab_size": 10,
+        "intermediate_size": 8, "kv_lora_rank": 4, "qk_nope_head_dim": 4, "qk_rope_head_dim": 2, "v_head_dim": 4,
+        "n_routed_experts": 4, "num_experts_per_tok": 1, "moe_intermediate_size": 4, "n_shared_experts": 1,
+        "n_group": 2, "topk_group": 1, "topk_method": "greedy", "first_k_dense_replace": )";
+    const auto groups = [](const ModelConfig& c) { return c.decoder.layers.back().feed_forward.experts.groups; };
+    EXPECT_EQ(groups(read_model_config(R"({"model_type": "deepseek_v2", )" + both + "1}")), 1);
+    EXPECT_EQ(groups(read_model_config(R"({"model_type": "deepseek_v3", )" + both + "1}")), 2) << "always in groups";
+    EXPECT_NE(refusal(R"({"model_type": "deepseek_v2", "mlp_bias": true, )" + both + "1}").find("mlp_bias"),
+              std::string::npos);
+    const ModelConfig dense = read_model_config(R"({"model_type": "deepseek_v2", "mlp_bias": true, )" + both + "2}");
+    EXPECT_TRUE(dense.decoder.layers[0].feed_forward.bias);
+}
+
 TEST(ModelConfig, WhatASizeCannotSayIsNotCounted) {
     const ModelConfig config = read_model_config(
         R"({"vocab": 10, "d_model": 8, "decoder": {"layers": 1, "attention": {"heads": 2, "sinks": true}}})");
