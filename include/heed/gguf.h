@@ -68,7 +68,8 @@ private:
 };
 
 /// Writes a folder with config.json and model.safetensors as Hugging Face has them, from a GGUF of the architecture
-/// llama, so that Model::load takes it. Quantised tensors become f32. All files or none.
+/// llama, qwen2 or qwen3, so that Model::load takes it. The tokenizer is not converted: its tokenizer.json goes beside.
+/// Quantised tensors become f32. All files or none.
 HEED_API void convert_gguf(const std::filesystem::path& gguf, const std::filesystem::path& folder);
 
 }  // namespace heed
