@@ -25,5 +25,6 @@ NB_MODULE(_core, m) {
     bind_generate(m);
     bind_sizes(m);
     bind_tokenizer(m);
+    bind_chat(m);
     bind_walkthrough(m);
 }

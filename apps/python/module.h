@@ -9,6 +9,7 @@ namespace nb = nanobind;
 
 void bind_attention(nb::module_& m);
 void bind_cache(nb::module_& m);
+void bind_chat(nb::module_& m);
 void bind_context(nb::module_& m);
 void bind_convert_heads(nb::module_& m);
 void bind_error(nb::module_& m);

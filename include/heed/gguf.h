@@ -21,8 +21,19 @@ enum class GgufType : std::uint32_t {
     f32 = 0,
     f16 = 1,
     q4_0 = 2,  ///< 32 numbers of 4 bits with one f16 scale: (q - 8) * scale
-    q8_0 = 8,  ///< 32 numbers of 8 bits with one f16 scale
+    q4_1 = 3,  ///< the same with a least number: q * scale + least
+    q5_0 = 6,  ///< 5 bits: (q - 16) * scale
+    q5_1 = 7,
+    q8_0 = 8,   ///< 32 numbers of 8 bits with one f16 scale
+    q2_k = 10,  ///< 256 numbers in groups whose scales are quantised themselves, as all of the K types
+    q3_k = 11,
+    q4_k = 12,
+    q5_k = 13,
+    q6_k = 14,
+    iq4_nl = 20,  ///< 32 numbers, each one of sixteen values that lie closer near 0
+    iq4_xs = 23,  ///< the same values, 256 numbers with quantised scales
     bf16 = 30,
+    mxfp4 = 39,  ///< 32 numbers of 4 bits, E2M1, with a power of two
 };
 
 using GgufValue = std::variant<std::int64_t, double, bool, std::string, std::vector<std::int64_t>, std::vector<double>,
@@ -57,7 +68,8 @@ private:
 };
 
 /// Writes a folder with config.json and model.safetensors as Hugging Face has them, from a GGUF of the architecture
-/// llama, so that Model::load takes it. Quantised tensors become f32. All files or none.
+/// llama, qwen2 or qwen3, so that Model::load takes it. The tokenizer is not converted: its tokenizer.json goes beside.
+/// Quantised tensors become f32. All files or none.
 HEED_API void convert_gguf(const std::filesystem::path& gguf, const std::filesystem::path& folder);
 
 }  // namespace heed

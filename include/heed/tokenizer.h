@@ -53,7 +53,8 @@ public:
     Encoding encode_all(std::string_view text, const EncodeOptions& options = {}) const;
     Encoding encode_pair(std::string_view first, std::string_view second, const EncodeOptions& options = {}) const;
 
-    /// Ids of many texts, by the threads of a context; each as encode gives them.
+    /// Ids of many texts, by the threads of a context; each as encode gives them, and as long as the longest where the
+    /// file pads to that.
     std::vector<std::vector<std::int64_t>> encode_batch(Context& context, std::span<const std::string_view> texts,
                                                         const EncodeOptions& options = {}) const;
 

@@ -2,8 +2,8 @@
 
 #include <cstring>
 
-#include "base/dispatch.h"
 #include "io/file.h"
+#include "io/gguf_blocks.h"
 
 namespace heed {
 
@@ -17,8 +17,6 @@ struct GgufFile::Contents {
 };
 
 namespace {
-
-constexpr std::uint64_t block = 32;
 
 /// Reads from front to back; a count is believed only as far as bytes are left for it.
 class GgufReader {
@@ -109,20 +107,13 @@ private:
     std::uint64_t at_ = 0;
 };
 
-/// Bytes of one block of numbers, and how many numbers that is.
-struct Layout {
-    std::uint64_t numbers, bytes;
-};
-
-Layout layout_of(const GgufReader& reader, std::uint32_t type) {
-    switch (type) {
-        case 0: return {1, 4};
-        case 1:
-        case 30: return {1, 2};
-        case 2: return {block, 18};
-        case 8: return {block, 34};
-        default: reader.fail("a tensor of F32, F16, BF16, Q8_0 or Q4_0", "type " + std::to_string(type));
+GgufLayout layout_of(const GgufReader& reader, std::uint32_t type) {
+    const auto layout = gguf_layout(type);
+    if (!layout) {
+        reader.fail("a tensor of F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K to Q6_K, IQ4_NL, IQ4_XS or MXFP4",
+                    gguf_type_name(type));
     }
+    return *layout;
 }
 
 GgufFile::Entry read_entry(GgufReader& reader) {
@@ -139,8 +130,10 @@ GgufFile::Entry read_entry(GgufReader& reader) {
         elements *= extents[n];
     }
     const auto type = reader.number<std::uint32_t>();
-    const Layout layout = layout_of(reader, type);
-    if (extents[0] % layout.numbers != 0) { reader.fail("rows of a multiple of 32", std::to_string(extents[0])); }
+    const GgufLayout layout = layout_of(reader, type);
+    if (extents[0] % layout.numbers != 0) {
+        reader.fail("rows of a multiple of " + std::to_string(layout.numbers), std::to_string(extents[0]));
+    }
     GgufFile::Entry entry;
     entry.type = static_cast<GgufType>(type);
     std::vector<std::int64_t> shape;
@@ -152,32 +145,6 @@ GgufFile::Entry read_entry(GgufReader& reader) {
     entry.begin = reader.number<std::uint64_t>();
     entry.end = elements / layout.numbers * layout.bytes;  // the size, until the data's place is known
     return entry;
-}
-
-float half_at(const std::byte* bytes) {
-    alignas(2) std::byte aligned[2];
-    std::memcpy(aligned, bytes, sizeof(aligned));
-    return static_cast<float>(read_number(DType::f16, aligned, 0));
-}
-
-void unpack_q8(const std::byte* from, float* to, std::int64_t blocks) {
-    for (std::int64_t b = 0; b < blocks; ++b, from += 34, to += block) {
-        const float scale = half_at(from);
-        for (std::size_t n = 0; n < block; ++n) {
-            to[n] = scale * static_cast<float>(static_cast<std::int8_t>(from[2 + n]));
-        }
-    }
-}
-
-void unpack_q4(const std::byte* from, float* to, std::int64_t blocks) {
-    for (std::int64_t b = 0; b < blocks; ++b, from += 18, to += block) {
-        const float scale = half_at(from);
-        for (std::size_t n = 0; n < block / 2; ++n) {
-            const auto pair = std::to_integer<int>(from[2 + n]);
-            to[n] = scale * static_cast<float>((pair & 15) - 8);
-            to[n + block / 2] = scale * static_cast<float>((pair >> 4) - 8);
-        }
-    }
 }
 
 }  // namespace
@@ -262,11 +229,11 @@ Tensor GgufFile::tensor(std::string_view name) const {
     const std::byte* bytes = contents_->bytes.data() + e.begin;
     const DType dtype = e.type == GgufType::f16 ? DType::f16 : e.type == GgufType::bf16 ? DType::bf16 : DType::f32;
     Tensor result = Tensor::uninitialised(dtype, e.shape);
-    const std::int64_t blocks = e.shape.elements() / static_cast<std::int64_t>(block);
-    switch (e.type) {
-        case GgufType::q8_0: unpack_q8(bytes, result.as<float>(), blocks); break;
-        case GgufType::q4_0: unpack_q4(bytes, result.as<float>(), blocks); break;
-        default: std::memcpy(result.data(), bytes, result.bytes()); break;
+    const GgufLayout layout = *gguf_layout(static_cast<std::uint32_t>(e.type));
+    if (layout.numbers == 1) {
+        std::memcpy(result.data(), bytes, result.bytes());
+    } else {
+        unpack_gguf(e.type, bytes, result.as<float>(), e.shape.elements() / static_cast<std::int64_t>(layout.numbers));
     }
     return result;
 }

@@ -59,8 +59,27 @@ struct Renamed {
     std::int64_t heads = 0;  // rows to put in order; 0: none
 };
 
+/// An architecture of llama.cpp's that heed converts: what it is called elsewhere, and what it has beyond llama's.
+struct Architecture {
+    const char *name, *model_class;
+    bool pairs = false;       // rows of rotary pairs side by side
+    bool biases = false;      // of queries, keys and values
+    bool head_norms = false;  // of queries and keys
+};
+
+const Architecture& architecture_of(const GgufFile& file) {
+    static constexpr Architecture known[] = {{.name = "llama", .model_class = "LlamaForCausalLM", .pairs = true},
+                                             {.name = "qwen2", .model_class = "Qwen2ForCausalLM", .biases = true},
+                                             {.name = "qwen3", .model_class = "Qwen3ForCausalLM", .head_norms = true}};
+    const auto given = value_of<std::string>(file, "general.architecture").value_or("none");
+    for (const Architecture& one : known) {
+        if (given == one.name) { return one; }
+    }
+    refuse_gguf("the architecture llama, qwen2 or qwen3", in_quotes(given));
+}
+
 /// blk.3.attn_q.weight is model.layers.3.self_attn.q_proj.weight.
-Renamed name_in_llama(const std::string& name, const LlamaSizes& sizes) {
+Renamed name_elsewhere(const std::string& name, const Architecture& architecture, const LlamaSizes& sizes) {
     if (name == "token_embd.weight") { return {"model.embed_tokens.weight"}; }
     if (name == "output_norm.weight") { return {"model.norm.weight"}; }
     if (name == "output.weight") { return {"lm_head.weight"}; }
@@ -70,42 +89,56 @@ Renamed name_in_llama(const std::string& name, const LlamaSizes& sizes) {
         {"attn_output.weight", "self_attn.o_proj.weight"}, {"ffn_norm.weight", "post_attention_layernorm.weight"},
         {"ffn_gate.weight", "mlp.gate_proj.weight"},       {"ffn_up.weight", "mlp.up_proj.weight"},
         {"ffn_down.weight", "mlp.down_proj.weight"}};
+    static const std::map<std::string, std::string> biases = {{"attn_q.bias", "self_attn.q_proj.bias"},
+                                                              {"attn_k.bias", "self_attn.k_proj.bias"},
+                                                              {"attn_v.bias", "self_attn.v_proj.bias"}};
+    static const std::map<std::string, std::string> head_norms = {{"attn_q_norm.weight", "self_attn.q_norm.weight"},
+                                                                  {"attn_k_norm.weight", "self_attn.k_norm.weight"}};
     const std::size_t dot = name.find('.', 4);
-    const auto found =
-        name.rfind("blk.", 0) == 0 && dot != std::string::npos ? parts.find(name.substr(dot + 1)) : parts.end();
-    if (found == parts.end()) {
-        refuse_gguf("tensors of a llama without biases, experts or rope tables", in_quotes(name));
+    const std::string part = name.rfind("blk.", 0) == 0 && dot != std::string::npos ? name.substr(dot + 1) : "";
+    std::string renamed;
+    const auto look_in = [&](const std::map<std::string, std::string>& names, bool has) {
+        if (const auto found = names.find(part); has && found != names.end()) { renamed = found->second; }
+    };
+    look_in(parts, true);
+    look_in(biases, architecture.biases);
+    look_in(head_norms, architecture.head_norms);
+    if (renamed.empty()) {
+        refuse_gguf(std::string("tensors of ") + architecture.name + " without experts or rope tables",
+                    in_quotes(name));
     }
-    const std::int64_t heads = found->first == "attn_q.weight"   ? sizes.heads
-                               : found->first == "attn_k.weight" ? sizes.kv_heads
-                                                                 : 0;
-    return {"model.layers." + name.substr(4, dot - 4) + "." + found->second, heads};
+    std::int64_t heads = 0;
+    if (architecture.pairs && part == "attn_q.weight") { heads = sizes.heads; }
+    if (architecture.pairs && part == "attn_k.weight") { heads = sizes.kv_heads; }
+    return {"model.layers." + name.substr(4, dot - 4) + "." + renamed, heads};
 }
 
 }  // namespace
 
 void convert_gguf(const std::filesystem::path& gguf, const std::filesystem::path& folder) {
     const GgufFile file = GgufFile::open(gguf);
-    const auto architecture = value_of<std::string>(file, "general.architecture").value_or("none");
-    if (architecture != "llama") { refuse_gguf("the architecture llama", in_quotes(architecture)); }
-    const auto scaling = value_of<std::string>(file, "llama.rope.scaling.type").value_or("none");
+    const Architecture& architecture = architecture_of(file);
+    const auto key = [&](const char* name) { return std::string(architecture.name) + "." + name; };
+    const auto scaling = value_of<std::string>(file, key("rope.scaling.type")).value_or("none");
     if (scaling != "none") { refuse_gguf("no scaling of RoPE", in_quotes(scaling)); }
-    LlamaSizes sizes{.layers = count_of(file, "llama.block_count"),
-                     .width = count_of(file, "llama.embedding_length"),
-                     .inner = count_of(file, "llama.feed_forward_length"),
-                     .heads = count_of(file, "llama.attention.head_count"),
+    const std::int64_t window = value_of<std::int64_t>(file, key("attention.sliding_window")).value_or(0);
+    if (window != 0) { refuse_gguf("no sliding window", std::to_string(window)); }
+    LlamaSizes sizes{.layers = count_of(file, key("block_count")),
+                     .width = count_of(file, key("embedding_length")),
+                     .inner = count_of(file, key("feed_forward_length")),
+                     .heads = count_of(file, key("attention.head_count")),
                      .kv_heads = 0,
                      .head_size = 0};
-    sizes.kv_heads = count_of(file, "llama.attention.head_count_kv", sizes.heads);
-    sizes.head_size = count_of(file, "llama.attention.key_length", sizes.width / sizes.heads);
-    if (count_of(file, "llama.rope.dimension_count", sizes.head_size) != sizes.head_size) {
+    sizes.kv_heads = count_of(file, key("attention.head_count_kv"), sizes.heads);
+    sizes.head_size = count_of(file, key("attention.key_length"), sizes.width / sizes.heads);
+    if (count_of(file, key("rope.dimension_count"), sizes.head_size) != sizes.head_size) {
         refuse_gguf("RoPE on whole heads", "on a part of them");
     }
 
     std::vector<Tensor> tensors;
     std::vector<std::string> names;
     for (const std::string& name : file.names()) {
-        const Renamed renamed = name_in_llama(name, sizes);
+        const Renamed renamed = name_elsewhere(name, architecture, sizes);
         Tensor tensor = file.tensor(name);
         const bool ordered =
             renamed.heads == 0 || (tensor.shape().rank() == 2 && tensor.shape()[0] % (2 * renamed.heads) == 0);
@@ -117,8 +150,8 @@ void convert_gguf(const std::filesystem::path& gguf, const std::filesystem::path
     for (std::size_t n = 0; n < names.size(); ++n) { views.push_back({names[n], tensors[n]}); }
 
     nlohmann::ordered_json config = {
-        {"model_type", "llama"},
-        {"architectures", {"LlamaForCausalLM"}},
+        {"model_type", architecture.name},
+        {"architectures", {architecture.model_class}},
         {"vocab_size", file.entry("token_embd.weight").shape[0]},
         {"hidden_size", sizes.width},
         {"intermediate_size", sizes.inner},
@@ -127,13 +160,13 @@ void convert_gguf(const std::filesystem::path& gguf, const std::filesystem::path
         {"num_key_value_heads", sizes.kv_heads},
         {"head_dim", sizes.head_size},
         {"hidden_act", "silu"},
-        {"rms_norm_eps", value_of<double>(file, "llama.attention.layer_norm_rms_epsilon").value_or(1e-5)},
-        {"rope_theta", value_of<double>(file, "llama.rope.freq_base").value_or(10000)},
-        {"max_position_embeddings", count_of(file, "llama.context_length", 2048)},
+        {"rms_norm_eps", value_of<double>(file, key("attention.layer_norm_rms_epsilon")).value_or(1e-5)},
+        {"rope_theta", value_of<double>(file, key("rope.freq_base")).value_or(10000)},
+        {"max_position_embeddings", count_of(file, key("context_length"), 2048)},
         {"tie_word_embeddings", !file.contains("output.weight")}};
-    for (const auto& [key, source] :
+    for (const auto& [name, source] :
          {std::pair{"bos_token_id", "tokenizer.ggml.bos_token_id"}, {"eos_token_id", "tokenizer.ggml.eos_token_id"}}) {
-        if (const auto id = value_of<std::int64_t>(file, source)) { config[key] = *id; }
+        if (const auto id = value_of<std::int64_t>(file, source)) { config[name] = *id; }
     }
     std::filesystem::create_directories(folder);
     write_safetensors(folder / "model.safetensors", views);

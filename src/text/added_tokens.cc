@@ -58,18 +58,19 @@ AddedTokens::AddedTokens(const JsonField& field, const Model& model, const Norma
     field.for_each([&](const JsonField& one) {
         AddedToken token = read_added(one);
         if (token.content.empty()) { return; }
-        // As Hugging Face's: the model's id where it knows the token; else in order behind the model's.
+        // As Hugging Face's: the model's id where it knows the token; else the next one behind the model's, whatever
+        // the file says.
         const auto known = by_content_.find(token.content);
         if (known != by_content_.end()) {
             token.id = tokens_[known->second].id;
         } else if (const auto id = model.id_of(token.content)) {
             token.id = *id;
         } else {
-            token.id = std::max(token.id, std::int64_t{0});
-            if (token.id < next && model.token_of(token.id)) { one["id"].fail("an id that no other token has"); }
-        }
-        if (by_id_.count(token.id) > 0 && tokens_[by_id_[token.id]].content != token.content) {
-            one["id"].fail("an id that no other added token has");
+            token.id = next++;
+            if (model.token_of(token.id)) {
+                one["content"].fail("a model whose ids have no gaps, for tokens behind them",
+                                    "the id " + std::to_string(token.id) + " twice");
+            }
         }
         if (token.special) { special_.insert(token.content); }
         by_content_[token.content] = tokens_.size();
@@ -127,9 +128,10 @@ std::vector<Segment> AddedTokens::split(std::string_view text, const Trie& trie,
         if (token.lstrip) { span.begin = spaces_begin(text, span.begin, done); }
         if (token.rstrip) { span.end = spaces_end(text, span.end); }
         if (span.begin > done) { segments.push_back({{done, span.begin}, -1}); }
-        segments.push_back({span, token.id});
+        // What rstrip has taken may hold another token, which then counts as well, unless its lstrip leaves nothing of
+        // it: as in Hugging Face's.
+        if (span.begin < span.end) { segments.push_back({span, token.id}); }
         done = span.end;
-        at = std::max(at, done);
     }
     if (done < text.size()) { segments.push_back({{done, text.size()}, -1}); }
     return segments;

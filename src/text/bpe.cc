@@ -52,8 +52,7 @@ Bpe::Bpe(const JsonField& field, bool bytes) : vocabulary_(field["vocab"]) {
                 .ignore_merges = field["ignore_merges"].flag_or(false)};
     options_.bytes = bytes;
     if (const JsonField unknown = field["unk_token"]; !unknown.is_null()) {
-        options_.unknown = vocabulary_.find(unknown.text());
-        if (*options_.unknown < 0) { unknown.fail("a token of the vocabulary"); }
+        options_.unknown = vocabulary_.find(unknown.text());  // where there is none, texts that need it are refused
     }
     prepare_table();
     read_merges(field["merges"]);
@@ -113,6 +112,7 @@ public:
     Unknowns(const BpeOptions& options, std::vector<std::int32_t>& symbols) : options_(options), symbols_(symbols) {}
     void add() {
         if (!options_.unknown) { return; }
+        if (*options_.unknown < 0) { refuse_unknown(); }
         if (waiting_ && !options_.fuse_unknown) { flush(); }
         waiting_ = true;
     }

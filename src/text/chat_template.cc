@@ -12,12 +12,17 @@ namespace heed {
 
 struct HEED_INTERNAL ChatTemplate::State {
     std::vector<text::JinjaNode> nodes;
-    std::string bos, eos;
+    text::JinjaValue specials = text::JinjaValue::object();  // bos_token and the like; those that the model has
+
+    std::string render(text::JinjaValue messages, const ChatOptions& options) const;
 };
 
 namespace {
 
 constexpr std::size_t config_limit = std::size_t{16} << 20U;
+constexpr int json_levels = 32;
+constexpr const char* special_names[] = {"bos_token", "eos_token", "unk_token", "sep_token",
+                                         "pad_token", "cls_token", "mask_token"};
 
 std::string file_text(const std::filesystem::path& path) {
     const InputFile file("ChatTemplate", path);
@@ -35,53 +40,87 @@ std::string token_text(const text::JsonField& field) {
     return field.value().is_object() ? field["content"].text_or("") : field.text();
 }
 
+/// In the order of the text, which is the order in which a template writes tools.
+text::JinjaValue ordered_json_of(std::string_view text, const char* name) {
+    text::parse_json(text, name, config_limit, json_levels);  // refuses what is too deep or no JSON
+    return text::JinjaValue::parse(text.begin(), text.end());
+}
+
 }  // namespace
 
 ChatTemplate ChatTemplate::from_text(std::string_view text, std::string bos_token, std::string eos_token) {
     auto state = std::make_shared<State>();
     state->nodes = text::parse_jinja(text);
-    state->bos = std::move(bos_token);
-    state->eos = std::move(eos_token);
+    if (!bos_token.empty()) { state->specials["bos_token"] = std::move(bos_token); }
+    if (!eos_token.empty()) { state->specials["eos_token"] = std::move(eos_token); }
     return ChatTemplate(std::move(state));
 }
 
 ChatTemplate ChatTemplate::from_folder(const std::filesystem::path& path) {
     const std::filesystem::path folder = model_folder(path);
-    constexpr int levels = 32;
-    nlohmann::json config = nlohmann::json::object();
-    if (std::filesystem::exists(folder / "tokenizer_config.json")) {
-        config = text::parse_json(file_text(folder / "tokenizer_config.json"), "tokenizer_config.json", config_limit,
-                                  levels);
+    const auto json_of = [&](const char* name) {
+        const bool there = std::filesystem::exists(folder / name);
+        return there ? text::parse_json(file_text(folder / name), name, config_limit, json_levels)
+                     : nlohmann::json(nlohmann::json::object());
+    };
+    const nlohmann::json config = json_of("tokenizer_config.json"), apart = json_of("chat_template.json");
+    const text::JsonField whole(config, "tokenizer_config.json"), beside(apart, "chat_template.json");
+    auto state = std::make_shared<State>();
+    for (const char* name : special_names) {
+        if (std::string token = token_text(whole[name]); !token.empty()) { state->specials[name] = std::move(token); }
     }
-    const text::JsonField whole(config, "tokenizer_config.json");
-    const std::string bos = token_text(whole["bos_token"]), eos = token_text(whole["eos_token"]);
     if (std::filesystem::exists(folder / "chat_template.jinja")) {
-        return from_text(file_text(folder / "chat_template.jinja"), bos, eos);
+        state->nodes = text::parse_jinja(file_text(folder / "chat_template.jinja"));
+        return ChatTemplate(std::move(state));
     }
-    const text::JsonField given = whole["chat_template"];
+    const text::JsonField given = beside["chat_template"].is_null() ? whole["chat_template"] : beside["chat_template"];
     if (given.is_null()) {
         throw Error("[ChatTemplate] " + folder.string() +
                     ": expected a chat_template in tokenizer_config.json or chat_template.jinja, got none");
     }
-    if (!given.value().is_array()) { return from_text(given.text(), bos, eos); }
     std::string chosen;  // of several, the one called default
-    given.for_each([&](const text::JsonField& one) {
-        if (one["name"].text_or("") == "default") { chosen = one["template"].text(); }
-    });
-    if (chosen.empty()) { given.fail("a template called default"); }
-    return from_text(chosen, bos, eos);
+    if (given.value().is_array()) {
+        given.for_each([&](const text::JsonField& one) {
+            if (one["name"].text_or("") == "default") { chosen = one["template"].text(); }
+        });
+        if (chosen.empty()) { given.fail("a template called default"); }
+    } else {
+        chosen = given.text();
+    }
+    state->nodes = text::parse_jinja(chosen);
+    return ChatTemplate(std::move(state));
+}
+
+std::string ChatTemplate::State::render(text::JinjaValue messages, const ChatOptions& options) const {
+    text::JinjaValue variables = specials;
+    variables["tools"] = nullptr;
+    variables["documents"] = nullptr;
+    variables["add_generation_prompt"] = options.add_generation_prompt;
+    if (!options.variables.empty()) {
+        const text::JinjaValue more = ordered_json_of(options.variables, "variables");
+        if (!more.is_object()) {
+            throw Error("[ChatTemplate::render] variables: expected a JSON object, got another value");
+        }
+        variables.update(more);
+    }
+    variables["messages"] = std::move(messages);
+    return text::render_jinja(nodes, std::move(variables));
 }
 
 std::string ChatTemplate::render(const std::vector<ChatMessage>& messages, const ChatOptions& options) const {
-    text::JinjaValue variables = text::JinjaValue::object();
-    variables["messages"] = text::JinjaValue::array();
+    text::JinjaValue list = text::JinjaValue::array();
     for (const ChatMessage& message : messages) {
-        variables["messages"].push_back({{"role", message.role}, {"content", message.content}});
+        list.push_back({{"role", message.role}, {"content", message.content}});
     }
-    variables["add_generation_prompt"] = options.add_generation_prompt;
-    variables["bos_token"] = state_->bos;
-    variables["eos_token"] = state_->eos;
-    return text::render_jinja(state_->nodes, std::move(variables));
+    return state_->render(std::move(list), options);
+}
+
+std::string ChatTemplate::render_json(std::string_view messages, const ChatOptions& options) const {
+    text::JinjaValue list = ordered_json_of(messages, "messages");
+    if (!list.is_array()) {
+        throw Error("[ChatTemplate::render_json] messages: expected a JSON list, got another value");
+    }
+    return state_->render(std::move(list), options);
 }
 
 }  // namespace heed

@@ -72,7 +72,13 @@ public:
     explicit MetaspaceDecoder(const JsonField& field) {
         append(mark_, field["replacement"].character());
         const std::string scheme = field["prepend_scheme"].text_or("always");
-        prepended_ = scheme != "never" && field["add_prefix_space"].flag_or(true);
+        if (scheme != "always" && scheme != "first" && scheme != "never") {
+            field["prepend_scheme"].fail("always, first or never");
+        }
+        prepended_ = scheme != "never";
+        if (!field["add_prefix_space"].flag_or(true) && prepended_) {
+            field["add_prefix_space"].fail("what prepend_scheme says, which is always where there is none");
+        }
     }
     void apply(std::vector<std::string>& tokens, Bytes) const override {
         for (std::size_t n = 0; n < tokens.size(); ++n) {

@@ -1,6 +1,7 @@
 #include <heed/tokenizer.h>
 
 #include "base/place.h"
+#include "text/tokenizer_state.h"
 
 namespace heed {
 
@@ -26,6 +27,7 @@ std::vector<std::vector<std::int64_t>> Tokenizer::encode_batch(Context& context,
         const std::size_t end = at + 1 < begins.size() ? begins[at + 1] : texts.size();
         for (std::size_t n = begins[at]; n < end; ++n) { result[n] = encode(texts[n], options); }
     });
+    state_->around.pad_batch(result, options);
     return result;
 }
 

@@ -199,11 +199,8 @@ public:
         if (scheme_ != "always" && scheme_ != "first" && scheme_ != "never") {
             field["prepend_scheme"].fail("always, first or never");
         }
-        if (!field["add_prefix_space"].flag_or(true)) {
-            if (!field["prepend_scheme"].is_null() && scheme_ != "never") {
-                field["add_prefix_space"].fail("what prepend_scheme says");
-            }
-            scheme_ = "never";
+        if (!field["add_prefix_space"].flag_or(true) && scheme_ != "never") {
+            field["add_prefix_space"].fail("what prepend_scheme says, which is always where there is none");
         }
     }
 
@@ -326,11 +323,12 @@ private:
     std::int64_t length_;
 };
 
-/// Between scripts; kana counts as Han, a space belongs to any.
+/// Between scripts; kana counts as Han, a space belongs to any, and so do characters that Hugging Face's table, of
+/// version 9 of Unicode, does not name.
 class UnicodeScripts final : public PreTokenizer {
 public:
     void apply(Pieces& pieces) const override {
-        constexpr int any = -2, none_yet = -3;
+        constexpr int any = -2, none_yet = -3, known_age = 9;
         std::vector<Piece> result;
         for (const Piece& piece : pieces.pieces) {
             int last = none_yet;
@@ -338,7 +336,8 @@ public:
             bool begun = false;
             for (std::size_t at = piece.begin; at < piece.end;) {
                 const Character next = character_at(pieces.text, at);
-                const int script = next.code == U' ' ? any : script_like_han(next.code);
+                const int named = next.code == U' ' || age_of(next.code) > known_age ? -1 : script_like_han(next.code);
+                const int script = named < 0 ? any : named;
                 if (script != any && last != any && last != script) {
                     if (begun) { result.push_back({begin, at, piece.first && begin == piece.begin}); }
                     begin = at;

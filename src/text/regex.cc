@@ -277,8 +277,9 @@ bool Regex::step_look(std::string_view text, Scratch& scratch, const Op& look, s
 /// One operation; false where it does not fit.
 bool Regex::step(std::string_view text, Scratch& scratch, std::uint32_t& op, std::size_t& at) const {
     const Op& now = ops_[op];
-    const auto word_before = [&] { return at > 0 && is_word(character_before(text, at).code); };
-    const auto word_after = [&] { return at < text.size() && is_word(character_at(text, at).code); };
+    const auto word = [](char32_t code) { return is_word(code) || is_latin_number(code); };
+    const auto word_before = [&] { return at > 0 && word(character_before(text, at).code); };
+    const auto word_after = [&] { return at < text.size() && word(character_at(text, at).code); };
     bool fits = true;
     switch (now.code) {
         case Code::one: {

@@ -10,6 +10,12 @@
 
 namespace heed::text {
 
+/// Superscripts and fractions of Latin-1, which Oniguruma's \w and \b take for letters.
+inline bool is_latin_number(char32_t code) {
+    return code == 0xB2 || code == 0xB3 || code == 0xB9 || (code >= 0xBC && code <= 0xBE);
+}
+constexpr int latin_numbers = 1;  // of an item `word`: with those
+
 /// What one character may be: a bit for each ASCII character, tests for all others.
 struct CharacterSet {
     struct Item {

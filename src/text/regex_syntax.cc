@@ -3,6 +3,8 @@
 #include <heed/error.h>
 
 #include <algorithm>
+#include <cctype>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -23,9 +25,27 @@ Item categories_item(Categories set, bool negated) {
     return {.kind = Item::Kind::categories, .negated = negated, .categories = set};
 }
 
-/// Oniguruma's \\w has them, although no other superscripts and fractions.
-bool is_latin_number(char32_t code) {
-    return code == 0xB2 || code == 0xB3 || code == 0xB9 || (code >= 0xBC && code <= 0xBE);
+/// The classes that POSIX names and Oniguruma knows, in [[:name:]] and in \\p{name}. Those that need more than the
+/// categories (letters, cases) are not among them.
+std::optional<std::vector<Item>> posix_items(std::string name) {
+    for (char& c : name) { c = static_cast<char>(std::tolower(static_cast<unsigned char>(c))); }
+    constexpr Categories unseen = bit(Category::Cc) | bit(Category::Cn) | bit(Category::Cs);
+    if (name == "space") { return {{{.kind = Item::Kind::space}}}; }
+    if (name == "word") { return {{{.kind = Item::Kind::word}}}; }
+    if (name == "digit") { return {{categories_item(bit(Category::Nd), false)}}; }
+    if (name == "cntrl") { return {{categories_item(bit(Category::Cc), false)}}; }
+    if (name == "blank") { return {{categories_item(bit(Category::Zs), false), range_item(U'\t', U'\t')}}; }
+    if (name == "xdigit") { return {{range_item(U'0', U'9'), range_item(U'a', U'f'), range_item(U'A', U'F')}}; }
+    if (name == "ascii") { return {{range_item(0, 0x7F)}}; }
+    if (name == "any") { return {{range_item(0, stray - 1)}}; }
+    if (name == "graph" || name == "print") {
+        // What is neither unseen nor white space; printing adds the spaces.
+        std::vector<Item> items = {
+            categories_item(~(unseen | bit(Category::Zs) | bit(Category::Zl) | bit(Category::Zp)), false)};
+        if (name == "print") { items.push_back(categories_item(bit(Category::Zs), false)); }
+        return items;
+    }
+    return std::nullopt;
 }
 
 class RegexParser {
@@ -61,11 +81,12 @@ private:
 
     RegexNode choice() {
         if (++depth_ > depth_limit) { fail("at most 64 levels", "more"); }
-        const bool fold = fold_;
+        const bool fold = fold_, any_line = any_line_;
         RegexNode node;
         node.kind = NodeKind::choice;
         do { node.parts.push_back(sequence()); } while (take("|"));
         fold_ = fold;
+        any_line_ = any_line;
         --depth_;
         if (node.parts.size() > 1) { return node; }
         RegexNode only = std::move(node.parts.front());  // not by assignment from its own part
@@ -83,6 +104,10 @@ private:
             }
             if (take("(?-i)")) {
                 fold_ = false;
+                continue;
+            }
+            if (take("(?m)")) {
+                any_line_ = true;
                 continue;
             }
             node.parts.push_back(quantified(atom()));
@@ -201,7 +226,7 @@ private:
 
     RegexNode group() {
         RegexNode node;
-        const bool fold = fold_;
+        const bool fold = fold_, any_line = any_line_;
         if (take_look(node)) {
             node.kind = NodeKind::look;
             node.parts.push_back(choice());
@@ -214,11 +239,15 @@ private:
         } else if (take("?-i:")) {
             fold_ = false;
             node = choice();
+        } else if (take("?m:")) {
+            any_line_ = true;
+            node = choice();
         } else {
             if (ahead("?") && !take("?:")) { fail("a group that heed knows", "another"); }
             node = choice();
         }
         fold_ = fold;
+        any_line_ = any_line;
         if (!take(")")) { fail("')'", "the end"); }
         return node;
     }
@@ -231,7 +260,9 @@ private:
             node.set = bracket();
             return node;
         }
-        if (take(".")) { return set_node({range_item(U'\n', U'\n')}, true); }
+        if (take(".")) {  // of a line, or of any with (?m)
+            return any_line_ ? set_node({range_item(0, stray + 0xFF)}) : set_node({range_item(U'\n', U'\n')}, true);
+        }
         if (take("^")) { return edge_node(RegexNode::Edge::line_begin); }
         if (take("$")) { return edge_node(RegexNode::Edge::line_end); }
         if (take("\\")) { return escaped_atom(); }
@@ -248,6 +279,8 @@ private:
         if (take("Z")) { return edge_node(Edge::last_line_end); }
         std::vector<Item> items;
         escaped(items);
+        // Oniguruma's \\w has some superscripts and fractions that it has not in brackets.
+        for (Item& item : items) { item.number = item.kind == Item::Kind::word ? latin_numbers : item.number; }
         return set_node(std::move(items));
     }
 
@@ -273,8 +306,15 @@ private:
         if (take("W")) { return add(Item::Kind::word, true); }
         if (take("d")) { return items.push_back(categories_item(bit(Category::Nd), false)); }
         if (take("D")) { return items.push_back(categories_item(bit(Category::Nd), true)); }
-        if (take("p")) { return items.push_back(property(false)); }
-        if (take("P")) { return items.push_back(property(true)); }
+        if (take("h") || ahead("H")) {
+            const bool negated = take("H");
+            if (!negated) { return add_all(items, *posix_items("xdigit")); }
+            for (const auto& [first, last] : {std::pair{U'\0', U'/'}, {U':', U'@'}, {U'G', U'`'}, {U'g', stray - 1}}) {
+                items.push_back(range_item(first, last));
+            }
+            return;
+        }
+        if (ahead("p") || ahead("P")) { return property(items, take("P") || !take("p")); }
         const char32_t code = single();
         add_range(items, code, code);
     }
@@ -308,15 +348,16 @@ private:
         return code;
     }
 
-    Item property(bool negated) {
+    static void add_all(std::vector<Item>& items, const std::vector<Item>& more) {
+        items.insert(items.end(), more.begin(), more.end());
+    }
+
+    void property(std::vector<Item>& items, bool negated) {
         if (!take("{")) { fail("'{'", "something else"); }
         if (take("^")) { negated = !negated; }
         const std::size_t close = text_.find('}', at_);
         if (close == std::string_view::npos) { fail("'}'", "none"); }
-        std::string_view name = text_.substr(at_, close - at_);
-        for (const std::string_view prefix : {"Script=", "sc=", "General_Category=", "gc="}) {
-            if (name.substr(0, prefix.size()) == prefix) { name.remove_prefix(prefix.size()); }
-        }
+        const std::string_view name = text_.substr(at_, close - at_);
         Item item{.negated = negated};
         if (const auto categories = categories_named(name)) {
             item.kind = Item::Kind::categories;
@@ -324,15 +365,35 @@ private:
         } else if (const auto script = script_named(name)) {
             item.kind = Item::Kind::script;
             item.number = *script;
-        } else if (name == "White_Space" || name == "Space" || name == "space") {
+        } else if (name == "White_Space") {
             item.kind = Item::Kind::space;
-        } else if (name == "Word" || name == "word") {
-            item.kind = Item::Kind::word;
+        } else if (const auto posix = posix_items(std::string(name)); posix && (posix->size() == 1 || !negated)) {
+            at_ = close + 1;
+            for (Item one : *posix) {
+                one.negated = negated;
+                items.push_back(one);
+            }
+            return;
         } else {
-            fail("a category or script", in_quotes(name));
+            fail("a category, script or class that heed knows", in_quotes(name));
         }
         at_ = close + 1;
-        return item;
+        items.push_back(item);
+    }
+
+    /// After "[:".
+    void posix_class(std::vector<Item>& items) {
+        const bool negated = take("^");
+        const std::size_t close = text_.find(":]", at_);
+        if (close == std::string_view::npos) { fail("':]'", "none"); }
+        const std::string name(text_.substr(at_, close - at_));
+        const auto posix = posix_items(name);
+        if (!posix || (negated && posix->size() > 1)) { fail("a class that heed knows", in_quotes(name)); }
+        at_ = close + 2;
+        for (Item one : *posix) {
+            one.negated = negated;
+            items.push_back(one);
+        }
     }
 
     /// After '['.
@@ -349,7 +410,10 @@ private:
                 items.clear();
                 continue;
             }
-            if (take("[:")) { fail("a class that heed knows", "[:"); }
+            if (take("[:")) {
+                posix_class(items);
+                continue;
+            }
             if (take("[")) {
                 set.nested.push_back(bracket());
                 items.push_back({.kind = Item::Kind::set, .number = static_cast<int>(set.nested.size()) - 1});
@@ -369,7 +433,7 @@ private:
         char32_t first = 0;
         if (take("\\")) {
             if (ahead("p") || ahead("P") || ahead("s") || ahead("S") || ahead("w") || ahead("W") || ahead("d") ||
-                ahead("D")) {
+                ahead("D") || ahead("h") || ahead("H")) {
                 escaped(items);
                 return;
             }
@@ -380,6 +444,7 @@ private:
         const bool range = ahead("-") && at_ + 1 < text_.size() && text_[at_ + 1] != ']';
         if (!range) { return add_range(items, first, first); }
         take("-");
+        if (ahead("[")) { fail("the end of a range", "'['"); }
         const char32_t last = take("\\") ? single() : character();
         if (last < first) { fail("a range that ascends", "one that does not"); }
         add_range(items, first, last);
@@ -388,7 +453,7 @@ private:
     std::string_view text_;
     std::size_t at_ = 0;
     int depth_ = 0;
-    bool fold_ = false;
+    bool fold_ = false, any_line_ = false;
 };
 
 }  // namespace
@@ -407,7 +472,9 @@ bool CharacterSet::any_of(const std::vector<Item>& list, char32_t code) const {
             case Item::Kind::categories: has = is_in(item.categories, code); break;
             case Item::Kind::script: has = is_in_script(item.number, code); break;
             case Item::Kind::space: has = is_space(code); break;
-            case Item::Kind::word: has = is_word(code) || is_latin_number(code); break;
+            case Item::Kind::word:
+                has = is_word(code) || (item.number == latin_numbers && is_latin_number(code));
+                break;
             case Item::Kind::set: has = nested[static_cast<std::size_t>(item.number)].has(code); break;
         }
         if (has != item.negated) { return true; }

@@ -38,6 +38,10 @@ Template::Template(const JsonField& post_processor, const JsonField& truncation,
         truncation_ = {.max_length = truncation["max_length"].number(0, length_most),
                        .strategy = truncation["strategy"].text_or("LongestFirst"),
                        .left = is_left(truncation["direction"])};
+        const std::string& strategy = truncation_.strategy;
+        if (strategy != "LongestFirst" && strategy != "OnlyFirst" && strategy != "OnlySecond") {
+            truncation["strategy"].fail("LongestFirst, OnlyFirst or OnlySecond");
+        }
     }
     if (!padding.is_null()) {
         pads_ = true;
@@ -48,6 +52,7 @@ Template::Template(const JsonField& post_processor, const JsonField& truncation,
         const JsonField strategy = padding["strategy"];
         if (strategy.value().is_object()) {
             padding_.fixed = strategy["Fixed"].number(0, padded_most);
+            fixed_ = true;
         } else if (strategy.text_or("BatchLongest") != "BatchLongest") {
             strategy.fail("BatchLongest or Fixed");
         }
@@ -113,10 +118,19 @@ void Template::cut(Texts& texts, std::int64_t room) const {
     auto first = static_cast<std::int64_t>(texts.first.size()), second = static_cast<std::int64_t>(texts.second.size());
     if (first + second <= room) { return; }
     const std::int64_t over = first + second - room;
-    if (truncation_.strategy == "OnlyFirst" || !texts.pair) {
-        first = std::max<std::int64_t>(0, first - over);
-    } else if (truncation_.strategy == "OnlySecond") {
-        second = std::max<std::int64_t>(0, second - over);
+    if (room == 0) {
+        first = second = 0;
+    } else if (truncation_.strategy != "LongestFirst") {
+        std::int64_t& only = truncation_.strategy == "OnlyFirst" ? first : second;
+        if (only <= over) {
+            throw Error("[Tokenizer] text: expected the " +
+                        std::string(truncation_.strategy == "OnlyFirst" ? "first" : "second") +
+                        " of two, which alone is cut, to be longer than what has to go, got " + std::to_string(only) +
+                        " tokens, " + std::to_string(over) + " too many");
+        }
+        only -= over;
+    } else if (!texts.pair) {
+        first -= over;
     } else {
         const bool swapped = first > second;
         if (swapped) { std::swap(first, second); }
@@ -131,18 +145,30 @@ void Template::cut(Texts& texts, std::int64_t room) const {
     keep(texts.second, second, truncation_.left);
 }
 
+std::int64_t Template::padded_length(std::int64_t longest) const {
+    const std::int64_t wanted = fixed_ ? padding_.fixed : longest,
+                       multiple = std::max<std::int64_t>(padding_.multiple_of, 1);
+    return (wanted + multiple - 1) / multiple * multiple;
+}
+
+void Template::fill(std::vector<std::int64_t>& list, std::int64_t value, std::int64_t length) const {
+    const std::int64_t missing = length - static_cast<std::int64_t>(list.size());
+    if (missing <= 0) { return; }
+    list.insert(padding_.left ? list.begin() : list.end(), static_cast<std::size_t>(missing), value);
+}
+
 void Template::pad(Encoding& encoding) const {
-    auto length = static_cast<std::int64_t>(encoding.ids.size());
-    std::int64_t wanted = std::max(length, padding_.fixed);
-    if (padding_.multiple_of > 0) {
-        wanted = (wanted + padding_.multiple_of - 1) / padding_.multiple_of * padding_.multiple_of;
-    }
-    const auto fill = [&](std::vector<std::int64_t>& list, std::int64_t value) {
-        list.insert(padding_.left ? list.begin() : list.end(), static_cast<std::size_t>(wanted - length), value);
-    };
-    fill(encoding.ids, padding_.id);
-    fill(encoding.type_ids, padding_.type_id);
-    fill(encoding.attention_mask, 0);
+    const std::int64_t length = padded_length(static_cast<std::int64_t>(encoding.ids.size()));
+    fill(encoding.ids, padding_.id, length);
+    fill(encoding.type_ids, padding_.type_id, length);
+    fill(encoding.attention_mask, 0, length);
+}
+
+void Template::pad_batch(std::vector<std::vector<std::int64_t>>& batch, const EncodeOptions& options) const {
+    if (!pads_ || !options.truncate_and_pad) { return; }
+    std::size_t longest = 0;
+    for (const auto& ids : batch) { longest = std::max(longest, ids.size()); }
+    for (auto& ids : batch) { fill(ids, padding_.id, padded_length(static_cast<std::int64_t>(longest))); }
 }
 
 Encoding Template::apply(Texts texts, const EncodeOptions& options) const {

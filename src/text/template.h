@@ -19,6 +19,8 @@ public:
         bool pair = false;
     };
     Encoding apply(Texts texts, const EncodeOptions& options) const;
+    /// Ids of a batch, where the file makes all as long as the longest.
+    void pad_batch(std::vector<std::vector<std::int64_t>>& batch, const EncodeOptions& options) const;
 
 private:
     struct Item {
@@ -43,9 +45,11 @@ private:
     Items read_items(const JsonField& field, const JsonField& special_tokens) const;
     void cut(Texts& texts, std::int64_t room) const;
     void pad(Encoding& encoding) const;
+    std::int64_t padded_length(std::int64_t longest) const;
+    void fill(std::vector<std::int64_t>& list, std::int64_t value, std::int64_t length) const;
 
     Items single_, pair_;
-    bool given_ = false, truncates_ = false, pads_ = false;
+    bool given_ = false, truncates_ = false, pads_ = false, fixed_ = false;
     Truncation truncation_;
     Padding padding_;
 };

@@ -39,6 +39,7 @@ std::string read_text(const std::filesystem::path& path) {
 std::shared_ptr<const Tokenizer::State> read_state(std::string_view json) {
     const nlohmann::json file = text::parse_json(json, "json", file_limit, depth_limit);
     const JsonField whole(file, "json");
+    if (whole["version"].text_or("1.0") != "1.0") { whole["version"].fail("1.0"); }
     auto state = std::make_shared<Tokenizer::State>();
     state->json = json;
     state->normalizer = text::read_normalizer(whole["normalizer"]);

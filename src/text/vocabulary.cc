@@ -1,10 +1,18 @@
 #include "text/vocabulary.h"
 
+#include <heed/error.h>
+
 #include <algorithm>
 
 #include "text/json_field.h"
 
 namespace heed::text {
+
+void refuse_unknown() {
+    throw Error(
+        "[Tokenizer] text: expected words of the vocabulary, as the file's unk_token is not one of its tokens, got "
+        "others");
+}
 
 Vocabulary::Vocabulary(const JsonField& field) {
     if (!field.value().is_object()) { field.fail("an object of tokens and ids"); }

@@ -11,6 +11,9 @@ namespace heed::text {
 
 class JsonField;
 
+/// For a text with something unknown, where the file's unk_token is no token.
+[[noreturn]] void refuse_unknown();
+
 /// Tokens and their ids, both ways.
 class Vocabulary {
 public:

@@ -13,11 +13,9 @@
 namespace heed::text {
 namespace {
 
+/// -1 where the vocabulary has none: texts that need it are refused.
 std::int64_t unknown_id(const JsonField& field, const Vocabulary& vocabulary, std::string_view otherwise) {
-    const std::string name = field.text_or(otherwise);
-    const auto id = vocabulary.id_of(name);
-    if (!id) { field.fail("a token of the vocabulary", "'" + name + "'"); }
-    return *id;
+    return vocabulary.id_of(field.text_or(otherwise)).value_or(-1);
 }
 
 }  // namespace
@@ -51,6 +49,7 @@ void WordPiece::encode(std::string_view piece, std::vector<std::int64_t>& ids) c
     }
     if (known) { return; }
     ids.resize(before);
+    if (unknown_ < 0) { refuse_unknown(); }
     ids.push_back(unknown_);
 }
 
@@ -58,7 +57,9 @@ WordLevel::WordLevel(const JsonField& field)
     : vocabulary_(field["vocab"]), unknown_(unknown_id(field["unk_token"], vocabulary_, "<unk>")) {}
 
 void WordLevel::encode(std::string_view piece, std::vector<std::int64_t>& ids) const {
-    ids.push_back(vocabulary_.id_of(piece).value_or(unknown_));
+    const std::int64_t id = vocabulary_.id_of(piece).value_or(unknown_);
+    if (id < 0) { refuse_unknown(); }
+    ids.push_back(id);
 }
 
 Unigram::Unigram(const JsonField& field) : byte_fallback_(field["byte_fallback"].flag_or(false)) {
@@ -99,9 +100,6 @@ void Unigram::emit(std::string_view part, std::vector<std::int64_t>& ids) const 
         for (const char byte : part) { ids.push_back(bytes_[static_cast<unsigned char>(byte)]); }
         return;
     }
-    if (unknown_ < 0) {
-        throw Error("[Tokenizer] text: expected characters of the vocabulary, as the file has no unk_id, got others");
-    }
     ids.push_back(unknown_);
 }
 
@@ -124,6 +122,10 @@ void Unigram::encode(std::string_view piece, std::vector<std::int64_t>& ids) con
             offer(at + length, at, scores_[static_cast<std::size_t>(id)] + best[at].score, id);
             single = single || length == size;
         });
+        if (!single && unknown_ < 0) {
+            throw Error(
+                "[Tokenizer] text: expected characters of the vocabulary, as the file has no unk_id, got others");
+        }
         if (!single) { offer(at + size, at, unknown_score_ + best[at].score, unknown_); }
         at += size;
     }

@@ -71,6 +71,21 @@ TEST(Gguf, TensorsAndValuesComeBack) {
     }
 }
 
+TEST(Gguf, OtherTypesAreRefusedByName) {
+    for (const auto& [type, name] : {std::pair{16U, "IQ2_XXS"}, {35U, "TQ2_0"}, {28U, "F64"}, {77U, "type 77"}}) {
+        GgufBytes file;
+        file.begin(1, 0).tensor("a", 256, 1, type, 0).pad();
+        try {
+            GgufFile::from_memory(file.bytes);
+            FAIL() << name;
+        } catch (const FileError& error) { EXPECT_NE(std::string(error.what()).find(name), std::string::npos); }
+    }
+    GgufBytes narrow;  // a row that is no whole number of blocks
+    narrow.begin(1, 0).tensor("a", 128, 2, 12, 0).pad();
+    narrow.bytes.resize(1024);
+    EXPECT_THROW(GgufFile::from_memory(narrow.bytes), FileError);
+}
+
 TEST(Gguf, ClaimsCostNothing) {
     constexpr std::uint64_t many = std::uint64_t{1} << 60U;
     EXPECT_THROW(GgufFile::from_memory(GgufBytes().begin(many, 0).bytes), FileError);

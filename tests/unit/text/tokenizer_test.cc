@@ -122,10 +122,44 @@ TEST(Tokenizer, AddedTokensTakeSpacesAndWholeWordsAsTold) {
             {{"added_tokens", json::array({token})},
              {"pre_tokenizer", {{"type", "Split"}, {"pattern", {{"String", " "}}}, {"behavior", "Isolated"}}}}));
     };
-    EXPECT_EQ(with(json::object()).encode("a <x> b"), (Ids{1, 0, 9, 0, 2}));
-    EXPECT_EQ(with({{"lstrip", true}}).encode("a <x> b"), (Ids{1, 9, 0, 2}));
-    EXPECT_EQ(with({{"rstrip", true}}).encode("a <x> b"), (Ids{1, 0, 9, 2}));
+    EXPECT_EQ(with(json::object()).encode("a <x> b"), (Ids{1, 0, 4, 0, 2}));
+    EXPECT_EQ(with({{"lstrip", true}}).encode("a <x> b"), (Ids{1, 4, 0, 2}));
+    EXPECT_EQ(with({{"rstrip", true}}).encode("a <x> b"), (Ids{1, 0, 4, 2}));
     EXPECT_EQ(with({{"single_word", true}}).encode("a<x>"), (Ids{0}));
+}
+
+TEST(Tokenizer, AddedTokensHaveTheNextIdsWhateverTheFileSays) {
+    const Tokenizer tokenizer =
+        Tokenizer::from_json(file_with({{"added_tokens", json::array({{{"id", 70}, {"content", "<x>"}},
+                                                                      {{"id", 9}, {"content", "b"}},
+                                                                      {{"id", 3}, {"content", "<y>"}}})}}));
+    EXPECT_EQ(tokenizer.encode("<y> b <x>"), (Ids{5, 2, 4}));
+    EXPECT_EQ(tokenizer.size(), 6);
+}
+
+TEST(Tokenizer, ATokenInTheSpacesOfAnotherCountsUnlessNothingIsLeft) {
+    const auto with = [](bool lstrip) {
+        const json token = {{"id", 4}, {"content", "  "}, {"normalized", false}, {"lstrip", lstrip}, {"rstrip", true}};
+        return Tokenizer::from_json(file_with({{"added_tokens", json::array({token})}}));
+    };
+    EXPECT_EQ(with(false).encode("a    b"), (Ids{1, 4, 4, 2}));
+    EXPECT_EQ(with(true).encode("a    b"), (Ids{1, 4, 2}));
+}
+
+TEST(Tokenizer, AMissingUnknownTokenIsRefusedWhereATextNeedsIt) {
+    const json words = {{"?", 0}, {"a", 1}, {"b", 2}};
+    for (const json& model :
+         {json{{"type", "WordLevel"}, {"unk_token", "none"}, {"vocab", words}},
+          json{{"type", "WordPiece"}, {"unk_token", "none"}, {"vocab", words}},
+          json{{"type", "BPE"}, {"unk_token", "none"}, {"vocab", words}, {"merges", json::array()}}}) {
+        const Tokenizer tokenizer = Tokenizer::from_json(file_with({{"model", model}}));
+        EXPECT_EQ(tokenizer.encode("a b"), (Ids{1, 2}));
+        EXPECT_THROW(tokenizer.encode("a z"), Error) << model;
+    }
+    json pieces = json::array({json::array({"a", -1.0})});
+    for (const char* byte : {"<0x62>", "<0x7A>"}) { pieces.push_back(json::array({byte, -2.0})); }
+    const json unigram = {{"type", "Unigram"}, {"byte_fallback", true}, {"vocab", pieces}};
+    EXPECT_THROW(Tokenizer::from_json(file_with({{"model", unigram}})).encode("z"), Error);
 }
 
 TEST(Tokenizer, TemplatesForOneAndTwo) {
@@ -149,6 +183,65 @@ TEST(Tokenizer, CutsAndFillsUpWhereTheFileAsks) {
     EXPECT_EQ(tokenizer.encode("a b c a", {.truncate_and_pad = false}), (Ids{2, 1, 2, 3, 1, 3}));
 }
 
+TEST(Tokenizer, ABatchIsAsLongAsItsLongest) {
+    const auto with = [](const json& strategy, const char* side) {
+        return Tokenizer::from_json(file_with(
+            {{"padding", {{"strategy", strategy}, {"direction", side}, {"pad_id", 7}, {"pad_to_multiple_of", 2}}}}));
+    };
+    Context context(1);
+    const std::vector<std::string_view> texts = {"a", "a b c", ""};
+    EXPECT_EQ(with("BatchLongest", "Left").encode_batch(context, texts),
+              (std::vector<Ids>{{7, 7, 7, 1}, {7, 1, 2, 3}, {7, 7, 7, 7}}));
+    EXPECT_EQ(with("BatchLongest", "Right").encode("a b c"), (Ids{1, 2, 3, 7}));
+    // A fixed length is filled up to, and what is longer stays.
+    EXPECT_EQ(with({{"Fixed", 1}}, "Right").encode_batch(context, texts),
+              (std::vector<Ids>{{1, 7}, {1, 2, 3}, {7, 7}}));
+}
+
+TEST(Tokenizer, WhatCannotBeCutIsRefused) {
+    const auto with = [](const char* strategy) {
+        return Tokenizer::from_json(file_with(
+            {{"truncation", {{"direction", "Right"}, {"max_length", 2}, {"strategy", strategy}, {"stride", 0}}}}));
+    };
+    EXPECT_EQ(with("OnlyFirst").encode("a b c"), (Ids{1, 2}));
+    EXPECT_EQ(with("OnlyFirst").encode_pair("a b", "c").ids, (Ids{1, 3}));
+    EXPECT_THROW(with("OnlyFirst").encode_pair("a", "b c"), Error);
+    EXPECT_THROW(with("OnlySecond").encode("a b c"), Error);
+    EXPECT_EQ(with("OnlySecond").encode_pair("a", "b c").ids, (Ids{1, 2}));
+    EXPECT_THROW(with("Magic"), Error);
+}
+
+/// Pieces by their number, a = 1, as a Split of this kind leaves them.
+Ids pieces_of(const json& pre_tokenizer, const std::string& text, const std::vector<std::string>& words) {
+    json vocabulary = {{"?", 0}};
+    for (std::size_t n = 0; n < words.size(); ++n) { vocabulary[words[n]] = n + 1; }
+    return Tokenizer::from_json(
+               file_with({{"pre_tokenizer", pre_tokenizer},
+                          {"model", {{"type", "WordLevel"}, {"unk_token", "?"}, {"vocab", vocabulary}}}}))
+        .encode(text);
+}
+
+TEST(Tokenizer, ExpressionsMeanWhatOnigurumaMeans) {
+    const auto isolated = [](const char* pattern) {
+        return json{{"type", "Split"}, {"pattern", {{"Regex", pattern}}}, {"behavior", "Isolated"}};
+    };
+    // A fraction of Latin-1 is a word character, but not in brackets.
+    EXPECT_EQ(pieces_of(isolated("\\w+"), "a½-", {"a½", "-"}), (Ids{1, 2}));
+    EXPECT_EQ(pieces_of(isolated("[^\\w]"), "a½-", {"a", "½", "-"}), (Ids{1, 2, 3}));
+    EXPECT_EQ(pieces_of(isolated("\\b"), "a½-", {"a½", "-"}), (Ids{1, 2}));
+    EXPECT_EQ(pieces_of(isolated("[[:digit:][:blank:]]+"), "a1 \tb", {"a", "1 \t", "b"}), (Ids{1, 2, 3}));
+    EXPECT_EQ(pieces_of(isolated("\\p{XDigit}+"), "xFf9g", {"x", "Ff9", "g"}), (Ids{1, 2, 3}));
+    EXPECT_EQ(pieces_of(isolated("\\H+"), "xFf9g", {"x", "Ff9", "g"}), (Ids{1, 2, 3}));
+    EXPECT_EQ(pieces_of(isolated("(?m:a.)b"), "ca\nb", {"c", "a\nb"}), (Ids{1, 2}));
+}
+
+TEST(Tokenizer, CharactersNewerThanTheTableOfScriptsBelongToAny) {
+    const json scripts = {{"type", "UnicodeScripts"}};
+    EXPECT_EQ(pieces_of(scripts, "a\U00020000", {"a", "\U00020000"}), (Ids{1, 2}));
+    EXPECT_EQ(pieces_of(scripts, "a\U0003000D", {"a\U0003000D"}), (Ids{1}));
+    EXPECT_EQ(pieces_of(scripts, "a\uE000", {"a\uE000"}), (Ids{1}));
+}
+
 TEST(Tokenizer, FilesThatCannotBeUsedAreRefused) {
     const auto refused = [](const std::string& text, const std::string& because) {
         try {
@@ -170,7 +263,14 @@ TEST(Tokenizer, FilesThatCannotBeUsedAreRefused) {
         "gaps");
     refused(file_with({{"model", {{"type", "WordLevel"}, {"unk_token", "?"}, {"vocab", {{"?", 0}, {"a", 0}}}}}}),
             "every id once");
-    refused(file_with({{"model", {{"type", "WordLevel"}, {"unk_token", "?"}, {"vocab", {{"a", 0}}}}}}), "unk_token");
+    refused(file_with({{"version", "2.0"}}), "version");
+    refused(file_with({{"pre_tokenizer", {{"type", "Metaspace"}, {"replacement", "_"}, {"add_prefix_space", false}}}}),
+            "add_prefix_space");
+    refused(file_with({{"decoder", {{"type", "Metaspace"}, {"replacement", "_"}, {"prepend_scheme", "maybe"}}}}),
+            "prepend_scheme");
+    refused(file_with({{"added_tokens", json::array({{{"id", 5}, {"content", "<x>"}}})},
+                       {"model", {{"type", "WordLevel"}, {"unk_token", "?"}, {"vocab", {{"?", 0}, {"a", 2}}}}}}),
+            "twice");
     refused(file_with({{"model", {{"type", "BPE"}, {"vocab", {{"a", 0}}}, {"merges", {"a b"}}}}}),
             "two tokens of the vocabulary");
     refused(file_with({{"model", {{"type", "BPE"}, {"vocab", {{"a", 0}, {"b", 1}}}, {"merges", {"a b"}}}}}),
@@ -183,7 +283,8 @@ TEST(Tokenizer, FilesThatCannotBeUsedAreRefused) {
                          {"unk_id", 3},
                          {"vocab", json::array({json::array({"a", 0.0}), json::array({"b", 0.0})})}}}}),
             "unk_id");
-    for (const char* pattern : {"(", "[a", "a**b)", "(a)\\1", "\\p{Nonsense}", "x{2000}", "(a*)*", "(?<n>a)"}) {
+    for (const char* pattern : {"(", "[a", "a**b)", "(a)\\1", "\\p{Nonsense}", "x{2000}", "(a*)*", "(?<n>a)",
+                                "[\\p{L}--[a]]", "\\p{Script=Greek}", "[[:magic:]]", "\\R"}) {
         refused(file_with({{"pre_tokenizer",
                             {{"type", "Split"}, {"pattern", {{"Regex", pattern}}}, {"behavior", "Removed"}}}}),
                 "pattern");
