@@ -57,6 +57,7 @@ def model_calls(folder):
         "Model.logits": (lambda: (model(), x(1, 2, 8)), {"context": None}),
         "Model.early_logits": (lambda: (model(), x(1, 2, 8)), {"context": None}),
         "Model.gradients": (lambda: (model(), IDS, IDS), {**mask, **ids, "recompute": False}),
+        "Model.to": (lambda: (model(), "cpu"), {}),
         "Model.state_dict": (lambda: (model(),), {}),
         "Model.load_state_dict": (lambda: (model(), model().state_dict()), {}),
         "Model.save": (lambda: (model(), folder / "again"), {}),
