@@ -47,6 +47,7 @@ BEYOND = {
     "moonshine_streaming": "encoder and decoder with heads of their own",
     "nanochat": "turns the other way",
     "cosmos3_edge_text": "positions of three kinds",
+    "dots3_note_text": "heads of another size in some layers",
     "ministral3": "queries that grow with their position",
     "mistral4": "queries that grow with their position",
     "zaya": "settings for kinds of layers that it does not list",

@@ -1,5 +1,5 @@
-/// Random operations on caches of states against a plain model, the list of their tokens, for every kind and storage of a
-/// state. After each of them everything in the pool that belongs to nobody is NaN.
+/// Random operations on caches of states against a plain model, the list of their tokens, for every kind and storage of
+/// a state. After each of them everything in the pool that belongs to nobody is NaN.
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
@@ -134,9 +134,7 @@ private:
             }
         } catch (const CacheFull&) {  // by the first layer, and nothing has changed
             ++counts_["full"];
-            for (const Pair* x : chosen) {
-                ASSERT_EQ(x->cache.length(), static_cast<std::int64_t>(x->tokens.size()));
-            }
+            for (const Pair* x : chosen) { ASSERT_EQ(x->cache.length(), static_cast<std::int64_t>(x->tokens.size())); }
             return;
         }
         std::int64_t at = 0;
@@ -235,13 +233,10 @@ std::vector<StateSetup> state_setups() {
     keys.memory_keys = true;
     half.storage = CacheStorage::f16;
     narrow.storage = CacheStorage::bf16;
-    return {{"linear", linear},
-            {"linear_without_z", bare},
-            {"linear_delta", delta, 2e-5, UpdateRule::delta},
-            {"infini", infini},
-            {"infini_memory_keys", keys},
-            {"infini_f16", half, 2e-3},
-            {"infini_bf16", narrow, 2e-2}};
+    return {
+        {"linear", linear},           {"linear_without_z", bare},   {"linear_delta", delta, 2e-5, UpdateRule::delta},
+        {"infini", infini},           {"infini_memory_keys", keys}, {"infini_f16", half, 2e-3},
+        {"infini_bf16", narrow, 2e-2}};
 }
 
 INSTANTIATE_TEST_SUITE_P(Cache, CacheStates, ::testing::ValuesIn(state_setups()),
