@@ -355,6 +355,9 @@ private:
     static int script_like_han(char32_t code) {
         static const int han = *script_named("Han"), hiragana = *script_named("Hiragana"),
                          katakana = *script_named("Katakana");
+        // Two signs that Unicode gave to Armenian and Arabic after version 9.
+        static const int common = *script_named("Common");
+        if (code == 0x589 || code == 0x61C) { return common; }
         const int script = script_of(code);
         return code == 0x30FC || script == hiragana || script == katakana ? han : script;
     }

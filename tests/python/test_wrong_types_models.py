@@ -28,6 +28,11 @@ def saved_learner(folder):
     return folder / "steps.safetensors"
 
 
+def with_template(folder):
+    (folder / "chat_template.jinja").write_text("{{ messages | length }}", encoding="utf-8")
+    return folder
+
+
 def model_calls(folder):
     (folder / "tokenizer.json").write_text(TOKENIZER)
     model().save(folder / "saved")
@@ -98,6 +103,12 @@ def model_calls(folder):
         "devices": (lambda: (), {}),
         "explain_calls": (lambda: (lambda: heed.linear(x(2, 3), x(4, 3)),), {"context": None}),
         "bleu": (lambda: (["a b"], ["a b"]), {}),
+        "ChatTemplate": (lambda: (with_template(folder),), {}),
+        "ChatTemplate.from_text": (lambda: ("{{ messages | length }}",), {"bos_token": "<s>", "eos_token": "</s>"}),
+        "ChatTemplate.render": (
+            lambda: (heed.ChatTemplate.from_text("{{ messages | length }}"), [{"role": "user", "content": "a"}]),
+            {"add_generation_prompt": True, "tools": [{"name": "f"}]},
+        ),
         "Tokenizer": (lambda: (folder / "tokenizer.json",), {}),
         "Tokenizer.from_json": (lambda: (TOKENIZER,), {}),
         "Tokenizer.encode": (

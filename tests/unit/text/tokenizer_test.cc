@@ -240,6 +240,8 @@ TEST(Tokenizer, CharactersNewerThanTheTableOfScriptsBelongToAny) {
     EXPECT_EQ(pieces_of(scripts, "a\U00020000", {"a", "\U00020000"}), (Ids{1, 2}));
     EXPECT_EQ(pieces_of(scripts, "a\U0003000D", {"a\U0003000D"}), (Ids{1}));
     EXPECT_EQ(pieces_of(scripts, "a\uE000", {"a\uE000"}), (Ids{1}));
+    EXPECT_EQ(pieces_of(scripts, ".\u061C", {".\u061C"}), (Ids{1}));
+    EXPECT_EQ(pieces_of(scripts, ".\u0589", {".\u0589"}), (Ids{1}));
 }
 
 TEST(Tokenizer, FilesThatCannotBeUsedAreRefused) {
