@@ -38,7 +38,7 @@ View rotated(Context& context, CachedStep& step, const View& k) {
 
 /// Where the new tokens go: rows of the pool, counted through its pages.
 void find_rows(CachedStep& step) {
-    std::vector<std::int32_t>& rows = step.buffers.rows;
+    std::vector<std::int32_t>& rows = step.buffers.new_rows;
     rows.clear();
     rows.reserve(static_cast<std::size_t>(step.all_queries()));
     for (std::size_t n = 0; n < step.count(); ++n) {
@@ -53,8 +53,8 @@ void find_rows(CachedStep& step) {
 
 void write_rows(Context& context, CachedStep& step, const View& k, const View& v) {
     find_rows(step);
-    write_kv_rows(context, {.x = k, .to = step.memory().k_rows, .rows = step.buffers.rows});
-    if (v) { write_kv_rows(context, {.x = v, .to = step.memory().v_rows, .rows = step.buffers.rows}); }
+    write_kv_rows(context, {.x = k, .to = step.memory().k_rows, .rows = step.buffers.new_rows});
+    if (v) { write_kv_rows(context, {.x = v, .to = step.memory().v_rows, .rows = step.buffers.new_rows}); }
 }
 
 /// Unrotated keys of the first tokens, from which they are rotated anew when a gap behind them moves them up.

@@ -65,7 +65,7 @@ struct CachedStep {
     };
     struct Buffers {
         std::vector<Cache::State*> sorted{};
-        std::vector<std::int32_t> pages{}, references{}, rows{};
+        std::vector<std::int32_t> pages{}, references{}, rows{}, new_rows{};
         std::vector<Cache::State::Needs> needs{};
         std::vector<Before> before{};
         std::vector<Way> ways{};

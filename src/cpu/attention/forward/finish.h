@@ -135,7 +135,7 @@ private:
             // The sink is a part whose sum is 1 and whose values are 0.
             top = merged_logarithm(largest, sink);
             weight = merge_weight(largest, top, power_of_two);
-            total = weight * total + merge_weight(sink, top, power_of_two);
+            total = weight * total + power_of_two(sink - top);  // 0 for a sink of -infinity
         }
         const bool nothing = top == negative_infinity && total == 0;
         return {nothing ? 0.0F : call.drop_factor * weight / total, lse_of(top, total)};
