@@ -65,6 +65,7 @@ TokenScore score_of(std::span<const float> logits, std::int64_t token, std::int6
 struct Job {
     ServingLoop::Id id = 0;
     Request request;
+    TokenRules rules;
     std::vector<std::int64_t> eos;
     std::vector<std::int64_t> text;     // what the decoder reads: prompt, or its start token; then the new tokens
     std::size_t prompt = 0;             // of `text`
@@ -271,7 +272,7 @@ struct HEED_INTERNAL ServingLoop::State {
             numbers[static_cast<std::size_t>(token)] = 0;
         };
         hide_tokens(
-            decoding.model().generation().rules,
+            job.rules,
             {.tokens = job.text, .made = job.made(), .eos = job.eos, .forced_first = config().forced_bos.has_value()},
             numbers);
         if (job.made() < job.request.min_new_tokens) {
@@ -431,6 +432,8 @@ ServingLoop::Id ServingLoop::add(Request request) {
             refuse("eos", "ids below " + std::to_string(config.vocab), std::to_string(id));
         }
     }
+    job->rules = state_->decoding.model().generation().rules;
+    if (request.min_new_tokens > 0) { job->rules.min_length = 0; }  // what the caller says wins
     job->text = request.prompt;
     if (config.kind == ModelKind::encoder_decoder) {
         const auto start = config.decoder_start ? config.decoder_start : config.bos;
