@@ -20,7 +20,7 @@ struct Plan {
     std::vector<std::int64_t> eos{};
     std::optional<std::int64_t> forced_bos{}, forced_eos{};
     bool encoder_decoder = false;
-    const TokenRules* rules = nullptr;
+    TokenRules rules{};
     std::int64_t recompute_beyond = 0;
 
     /// Whether the caches of a text of so many tokens are of no use for the next step.
@@ -47,7 +47,7 @@ void force(std::span<float> row, std::int64_t token) {
 /// What may not come at this place, and what must. `made`: tokens generated so far.
 void restrict_row(const Plan& plan, std::int64_t made, std::span<const std::int64_t> text, std::span<float> row) {
     penalise(row, text, plan.options.repetition_penalty);
-    hide_tokens(*plan.rules,
+    hide_tokens(plan.rules,
                 {.tokens = text, .made = made, .eos = plan.eos, .forced_first = plan.forced_bos.has_value()}, row);
     if (made < plan.options.min_new_tokens) {
         for (const std::int64_t id : plan.eos) { row[static_cast<std::size_t>(id)] = hidden_score; }
@@ -313,7 +313,8 @@ std::vector<std::int64_t> search(Context& context, Decoding& decoding, std::span
     Plan plan{.options = options, .eos = options.eos.value_or(c.eos)};
     const GenerationConfig& asked = decoding.model().generation();
     refuse_unknown("search", asked, false);
-    plan.rules = &asked.rules;
+    plan.rules = asked.rules;
+    if (options.min_new_tokens > 0) { plan.rules.min_length = 0; }  // what the caller says wins
     plan.recompute_beyond = c.recompute_beyond();
     plan.encoder_decoder = c.kind == ModelKind::encoder_decoder;
     if (plan.encoder_decoder) {

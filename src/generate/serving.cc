@@ -68,6 +68,7 @@ TokenScore token_score(std::span<const float> logits, std::int64_t token, std::i
 struct Job {
     ServingLoop::Id id = 0;
     Request request;
+    TokenRules rules;
     std::vector<std::int64_t> eos;
     std::vector<std::int64_t> text;     // what the decoder reads: prompt, or its start token; then the new tokens
     std::size_t prompt = 0;             // of `text`
@@ -274,7 +275,7 @@ struct HEED_INTERNAL ServingLoop::State {
             numbers[static_cast<std::size_t>(token)] = 0;
         };
         hide_tokens(
-            decoding.model().generation().rules,
+            job.rules,
             {.tokens = job.text, .made = job.made(), .eos = job.eos, .forced_first = config().forced_bos.has_value()},
             numbers);
         if (job.made() < job.request.min_new_tokens) {
@@ -434,6 +435,8 @@ ServingLoop::Id ServingLoop::add(Request request) {
             refuse("eos", "ids below " + std::to_string(config.vocab), std::to_string(id));
         }
     }
+    job->rules = state_->decoding.model().generation().rules;
+    if (request.min_new_tokens > 0) { job->rules.min_length = 0; }  // what the caller says wins
     job->text = request.prompt;
     if (config.kind == ModelKind::encoder_decoder) {
         const auto start = config.decoder_start ? config.decoder_start : config.bos;

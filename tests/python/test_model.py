@@ -71,6 +71,11 @@ def test_the_folder_says_how_to_generate(tmp_path):
     text = heed.load(tmp_path).generate(prompt)[0].tolist()
     assert len(text) == prompt.shape[1] + 3
     assert not set(text[-3:]) & set(prompt[0].tolist()) and len(set(text[-3:])) == 3
+    ends = list(range(plain.forward(prompt)["logits"].shape[2]))  # whatever comes ends the text, unless it is too short
+    settings.write_text(json.dumps({"min_length": prompt.shape[1] + 4, "eos_token_id": ends[1:]}))
+    model = heed.load(tmp_path)
+    assert model.generate(prompt, max_new_tokens=9)[0, prompt.shape[1]:].tolist()[:4] == [0] * 4
+    assert model.generate(prompt, max_new_tokens=9, min_new_tokens=2)[0, prompt.shape[1]:].tolist()[:3] != [0] * 3
     settings.write_text(json.dumps({"guidance_scale": 1.5, "typical_p": 0.9}))
     with pytest.raises(heed.Error, match="generation_config.json.*guidance_scale 1.5"):
         heed.load(tmp_path).generate(prompt)
