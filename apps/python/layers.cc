@@ -251,7 +251,9 @@ array([[1., 1., 1., 1.]], dtype=float32))doc")
             },
             nb::arg("weight"), nb::arg("format"),
             nb::sig("def __init__(self, weight: ArrayLike, format: Literal['int8', 'int4']) -> None"))
-        .def_prop_ro("shape", [](const QuantizedMatrix& x) { return nb::make_tuple(x.outputs(), x.inputs()); })
+        .def_prop_ro(
+            "shape", [](const QuantizedMatrix& x) { return nb::make_tuple(x.outputs(), x.inputs()); },
+            nb::sig("def shape(self) -> tuple[int, int]"))
         .def_prop_ro("format",
                      [](const QuantizedMatrix& x) { return x.format() == WeightFormat::int8 ? "int8" : "int4"; })
         .def_prop_ro(
@@ -264,7 +266,7 @@ array([[1., 1., 1., 1.]], dtype=float32))doc")
                 without_gil([&] { x.dequantize(team, out); });
                 return to_array(out);
             },
-            nb::sig("def dequantize(self) -> Array"), "The weights again, as float32.");
+            nb::sig("def dequantize(self) -> Any"), "The weights again, as float32.");
 }
 
 }  // namespace

@@ -14,7 +14,7 @@ void copy_row(const TensorRows& x, std::int64_t from, std::int64_t columns, cons
         std::memcpy(to.row(row), x.row(from), static_cast<std::size_t>(columns * element_bytes(to.dtype)));
         return;
     }
-    for (std::int64_t c = 0; c < columns; ++c) { put(to, row, c, number(x, from, c)); }
+    for (std::int64_t c = 0; c < columns; ++c) { reference::put(to, row, c, number(x, from, c)); }
 }
 
 }  // namespace

@@ -44,7 +44,7 @@ std::vector<PackedCase> packed_cases() {
     };
 }
 
-class Packed : public testing::TestWithParam<PackedCase> {};
+class Packed : public ::testing::TestWithParam<PackedCase> {};
 
 struct Documents {
     std::vector<std::int64_t> ids, labels, bounds = {0};
@@ -137,7 +137,7 @@ TEST_P(Packed, LogitsInF32AndBf16AreThoseOfEachAlone) {
     }
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, Packed, testing::ValuesIn(packed_cases()),
+INSTANTIATE_TEST_SUITE_P(Models, Packed, ::testing::ValuesIn(packed_cases()),
                          [](const auto& test) { return test.param.name; });
 
 TEST(PackedInputs, WhatDoesNotFitIsRefused) {
