@@ -7,7 +7,7 @@ namespace {
 
 /// Not one that the tokenizer has already.
 std::string new_name(const Tokenizer& tokenizer, std::string name) {
-    while (tokenizer.id_of(name)) { name.insert(name.size() - 2, "_"); }
+    while (tokenizer.id_of(name)) { name.insert(name.size() - 1, "_"); }
     return name;
 }
 
@@ -33,9 +33,7 @@ Coder::Coder(const TrainConfig& config, DataForm form)
 
 void Coder::take_own(const Tokenizer& base, ModelKind kind, DataForm form) {
     SpecialTokens special;
-    for (const char* name : {"<|pad|>", "<|start|>", "<|end|>", "<|mask|>"}) {
-        special.added.push_back(new_name(base, name));
-    }
+    for (const char* name : {"<pad>", "<s>", "</s>", "<mask>"}) { special.added.push_back(new_name(base, name)); }
     if (form == DataForm::documents) {
         if (kind == ModelKind::encoder_decoder) {
             special.after = {special.added[2]};
@@ -55,7 +53,7 @@ void Coder::take_from(const Tokenizer& base, const ModelConfig& model) {
     end_ = model.eos.front();
     padding_ = model.pad.value_or(end_);
     start_ = model.bos;
-    for (const char* name : {"[MASK]", "<mask>", "<|mask|>"}) {
+    for (const char* name : {"[MASK]", "<mask>"}) {
         if (!mask_) { mask_ = base.id_of(name); }
     }
     vocab_ = std::max({base.id_limit(), end_ + 1, padding_ + 1});

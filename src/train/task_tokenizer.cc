@@ -6,7 +6,7 @@ namespace heed {
 
 Tokenizer task_tokenizer(ModelKind kind) {
     using Json = nlohmann::ordered_json;
-    const std::vector<std::string> special = {"<|pad|>", "<|start|>", "<|end|>"};
+    const std::vector<std::string> special = {"<pad>", "<s>", "</s>"};
     Json vocabulary = Json::object(), added = Json::array();
     for (std::int64_t id = 0; id < task_vocab(); ++id) {
         const bool letter = id >= static_cast<std::int64_t>(special.size());

@@ -52,7 +52,7 @@ void add_serve(CLI::App& app) {
     server.port = 8080;
     command
         ->add_option("MODEL", engine.folder,
-                     "Folder of a checkpoint (config.json, model.safetensors, tokenizer.json) or of a run of heed train")
+                     "Folder of a model (config.json, model.safetensors, tokenizer.json) or of a training run")
         ->type_name("FOLDER");
     command->add_option("COMPARE", arguments->options.compare, "Folder of a second one, to look at beside the first")
         ->type_name("FOLDER");

@@ -171,6 +171,7 @@ TEST_P(AttentionMasks, PatternsOverManyBlocksAreTheirDenseMasks) {
 /// every gradient is written whatever stood there, and its bits do not depend on who came first.
 TEST_P(AttentionMasks, SparseGradientsAreTheSameForAnyThreads) {
     for (const std::int64_t size : {64, 24}) {
+        if (size == 64 && wide() && test_stride() > 1) { continue; }
         Sizes sizes{.B = 2, .H = 4, .G = 2, .T = 700, .S = 2300, .D = size, .E = size};
         if (wide()) { sizes.B = 1, sizes.H = 1, sizes.G = 1; }  // plain loops take their time
         Call call = this->call(sizes);
