@@ -45,7 +45,7 @@ demo: ## install what is missing, build, take the tour (3 minutes of CPU time: 2
 	$(call say,Tour)
 	@tools/tour build/release
 
-test: ## install what is missing, build, run every test, also under sanitizers (8 to 9 minutes on 2 cores)
+test: ## install what is missing, build, run every test, also under sanitizers (half an hour on 2 cores)
 	$(call say,1/6 Packages: what is missing from the build and test list)
 	@tools/bootstrap build test fuzz
 	$(PYTHON_ENV)
