@@ -29,11 +29,11 @@ TEST(ChatGolden, RendersAsJinja) {
     }
 }
 
-/// Written by tests/suites/chat_templates.py: tools, calls of tools, macros, thinking, and filters, tests and methods.
+/// Written by tests/suites/chat_templates.py: tools, calls of tools, macros, and filters, tests and methods.
 TEST(ChatGolden, RendersTemplatesWithToolsAsTransformers) {
     std::ifstream file(std::string(HEED_TEST_DATA) + "/chat_templates.json");
     const nlohmann::ordered_json all = nlohmann::ordered_json::parse(file);
-    ASSERT_GT(all["cases"].size(), 250U);
+    ASSERT_GT(all["cases"].size(), 50U);
     for (const nlohmann::ordered_json& one : all["cases"]) {
         const std::string& text = all["templates"][one["template"].get<std::string>()].get_ref<const std::string&>();
         const std::string messages = all["conversations"][one["conversation"].get<std::size_t>()].dump();
