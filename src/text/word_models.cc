@@ -3,6 +3,7 @@
 #include <heed/error.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <limits>
 
@@ -62,6 +63,40 @@ void WordLevel::encode(std::string_view piece, std::vector<std::int64_t>& ids) c
     ids.push_back(id);
 }
 
+namespace {
+
+/// A score as Hugging Face's tokenizers read it: its digits as a whole number, then one product or quotient with a power
+/// of ten. Of 16 digits and more the last bit may differ from the nearest double, and among equal sums it decides.
+double score_as_read(double score) {
+    char text[40];
+    const auto written = std::to_chars(text, text + sizeof(text), std::abs(score), std::chars_format::scientific);
+    std::uint64_t digits = 0;
+    int exponent = 0;
+    bool fraction = false;
+    const char* at = text;
+    for (; at != written.ptr && *at != 'e'; ++at) {
+        if (*at == '.') {
+            fraction = true;
+            continue;
+        }
+        digits = 10 * digits + static_cast<std::uint64_t>(*at - '0');
+        exponent -= fraction ? 1 : 0;
+    }
+    if (at == written.ptr) { return score; }  // no number
+    at += at[1] == '+' ? 2 : 1;
+    int shift = 0;
+    std::from_chars(at, written.ptr, shift);
+    exponent += shift;
+    if (std::abs(exponent) > std::numeric_limits<double>::max_exponent10) { return score; }
+    const std::string power_text = "1e" + std::to_string(std::abs(exponent));
+    double power = 1;
+    std::from_chars(power_text.data(), power_text.data() + power_text.size(), power);
+    const auto whole = static_cast<double>(digits);
+    return std::copysign(exponent < 0 ? whole / power : whole * power, score);
+}
+
+}  // namespace
+
 Unigram::Unigram(const JsonField& field) : byte_fallback_(field["byte_fallback"].flag_or(false)) {
     const JsonField vocabulary = field["vocab"];
     if (!vocabulary.value().is_array() || vocabulary.value().empty()) {
@@ -73,7 +108,7 @@ Unigram::Unigram(const JsonField& field) : byte_fallback_(field["byte_fallback"]
         const bool pair = entry.is_array() && entry.size() == 2 && entry[0].is_string() && entry[1].is_number();
         if (!pair) { vocabulary.fail("[token, score]", "something else at " + std::to_string(tokens.size())); }
         tokens.push_back(entry[0].get<std::string>());
-        scores_.push_back(entry[1].get<double>());
+        scores_.push_back(score_as_read(entry[1].get<double>()));
         least = std::min(least, scores_.back());
     }
     constexpr double penalty = 10;
