@@ -5,6 +5,9 @@
 #include <cmath>
 #include <map>
 
+#include "text/unicode.h"
+#include "text/utf8.h"
+
 namespace heed {
 namespace {
 
@@ -16,6 +19,19 @@ bool is_digit(char c) { return c >= '0' && c <= '9'; }
 bool stands_alone(char c) {
     return (c >= '{' && c <= '~') || (c >= '[' && c <= '`') || (c >= ' ' && c <= '&') || (c >= '(' && c <= '+') ||
            (c >= ':' && c <= '@') || c == '/';
+}
+
+/// White space as Python counts it: Unicode's, and the separators of ASCII.
+bool separates(char32_t code) { return text::is_space(code) || (code >= 0x1C && code <= 0x1F); }
+
+std::string without_space_behind(const std::string& text) {
+    std::size_t end = text.size();
+    while (end > 0) {
+        const auto [code, size] = text::character_before(text, end);
+        if (!separates(code)) { break; }
+        end -= static_cast<std::size_t>(size);
+    }
+    return text.substr(0, end);
 }
 
 std::string with_entities_replaced(std::string text) {
@@ -32,7 +48,7 @@ std::string with_entities_replaced(std::string text) {
 
 /// A period or comma is set apart unless digits stand on both sides; a dash behind a digit is.
 std::vector<std::string> words_of(const std::string& text) {
-    const std::string given = " " + with_entities_replaced(text) + " ";
+    const std::string given = " " + with_entities_replaced(without_space_behind(text)) + " ";
     std::string spaced;
     for (std::size_t n = 0; n < given.size(); ++n) {
         const char c = given[n];
@@ -48,12 +64,14 @@ std::vector<std::string> words_of(const std::string& text) {
         }
     }
     std::vector<std::string> words;
-    for (std::size_t at = 0; at < spaced.size();) {
-        const std::size_t begin = spaced.find_first_not_of(" \t\r\n\f\v", at);
-        if (begin == std::string::npos) { break; }
-        const std::size_t end = std::min(spaced.find_first_of(" \t\r\n\f\v", begin), spaced.size());
-        words.push_back(spaced.substr(begin, end - begin));
-        at = end;
+    std::size_t begin = 0;
+    for (std::size_t at = 0; at <= spaced.size();) {
+        const auto [code, size] = at < spaced.size() ? text::character_at(spaced, at) : text::Character{U' ', 1};
+        if (separates(code)) {
+            if (at > begin) { words.push_back(spaced.substr(begin, at - begin)); }
+            begin = at + static_cast<std::size_t>(size);
+        }
+        at += static_cast<std::size_t>(size);
     }
     return words;
 }
