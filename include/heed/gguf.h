@@ -67,9 +67,15 @@ private:
     std::unique_ptr<Contents> contents_;
 };
 
-/// Writes a folder with config.json and model.safetensors as Hugging Face has them, from a GGUF of the architecture
-/// llama, qwen2 or qwen3, so that Model::load takes it. The tokenizer is not converted: its tokenizer.json goes beside.
-/// Quantised tensors become f32. All files or none.
-HEED_API void convert_gguf(const std::filesystem::path& gguf, const std::filesystem::path& folder);
+struct GgufConversion {
+    /// Why there is no tokenizer.json; empty: there is one.
+    std::string no_tokenizer{};
+};
+
+/// Writes a folder as Hugging Face has it from a GGUF of the architecture llama, qwen2 or qwen3, so that Model::load and
+/// Tokenizer take it: config.json, model.safetensors, and where the file has them tokenizer.json (byte-level BPE cut as
+/// GPT-2, Llama 3 or Qwen2 do, or pieces with scores) and chat_template.jinja. Quantised tensors become f32. config.json
+/// is written last.
+HEED_API GgufConversion convert_gguf(const std::filesystem::path& gguf, const std::filesystem::path& folder);
 
 }  // namespace heed

@@ -1,10 +1,12 @@
 #include <heed/gguf.h>
 #include <heed/safetensors.h>
 
+#include <cmath>
 #include <cstring>
 #include <nlohmann/json.hpp>
 
 #include "io/file.h"
+#include "model/gguf_tokenizer.h"
 
 namespace heed {
 namespace {
@@ -113,14 +115,55 @@ Renamed name_elsewhere(const std::string& name, const Architecture& architecture
     return {"model.layers." + name.substr(4, dot - 4) + "." + renamed, heads};
 }
 
+/// What every frequency is divided by (Llama 3.1), of half a head.
+constexpr const char* rope_factors = "rope_freqs.weight";
+
+nlohmann::ordered_json rope_scaling(const GgufFile& file, const std::string& architecture, std::int64_t head_size) {
+    const auto key = [&](const char* name) { return architecture + ".rope.scaling." + name; };
+    const auto type = value_of<std::string>(file, key("type")).value_or("none");
+    if (type != "none" && type != "linear" && type != "yarn") {
+        refuse_gguf("scaling of RoPE of the type none, linear or yarn", in_quotes(type));
+    }
+    if (file.contains(rope_factors)) {
+        const Tensor stored = file.tensor(rope_factors);
+        if (type != "none" || stored.dtype() != DType::f32 || stored.elements() != head_size / 2) {
+            refuse_gguf("rope_freqs.weight of half a head in f32 and no other scaling of RoPE",
+                        to_string(stored.shape()) + ", " + type);
+        }
+        const std::vector<double> factors(stored.as<float>(), stored.as<float>() + stored.elements());
+        for (const double factor : factors) {
+            if (!(factor > 0) || !std::isfinite(factor)) {
+                refuse_gguf("numbers above 0 in rope_freqs.weight", std::to_string(factor));
+            }
+        }
+        return {{"rope_type", "longrope"},
+                {"short_factor", factors},
+                {"long_factor", factors},
+                {"attention_factor", 1.0},
+                {"original_max_position_embeddings", count_of(file, architecture + ".context_length", 2048)}};
+    }
+    if (type == "none") { return nullptr; }
+    const auto factor = value_of<double>(file, key("factor"));
+    if (!factor || !(*factor >= 1)) { refuse_gguf(key("factor") + " of 1 or more", factor ? "less" : "none"); }
+    nlohmann::ordered_json scaling = {{"rope_type", type}, {"factor", *factor}};
+    if (type == "yarn") {
+        scaling["original_max_position_embeddings"] = count_of(file, key("original_context_length"));
+    }
+    return scaling;
+}
+
+void write_text(const std::filesystem::path& path, const std::string& text) {
+    AtomicFile out("convert_gguf", path);
+    out.write(std::as_bytes(std::span(text)));
+    out.commit();
+}
+
 }  // namespace
 
-void convert_gguf(const std::filesystem::path& gguf, const std::filesystem::path& folder) {
+GgufConversion convert_gguf(const std::filesystem::path& gguf, const std::filesystem::path& folder) {
     const GgufFile file = GgufFile::open(gguf);
     const Architecture& architecture = architecture_of(file);
     const auto key = [&](const char* name) { return std::string(architecture.name) + "." + name; };
-    const auto scaling = value_of<std::string>(file, key("rope.scaling.type")).value_or("none");
-    if (scaling != "none") { refuse_gguf("no scaling of RoPE", in_quotes(scaling)); }
     const std::int64_t window = value_of<std::int64_t>(file, key("attention.sliding_window")).value_or(0);
     if (window != 0) { refuse_gguf("no sliding window", std::to_string(window)); }
     LlamaSizes sizes{.layers = count_of(file, key("block_count")),
@@ -138,6 +181,7 @@ void convert_gguf(const std::filesystem::path& gguf, const std::filesystem::path
     std::vector<Tensor> tensors;
     std::vector<std::string> names;
     for (const std::string& name : file.names()) {
+        if (name == rope_factors) { continue; }
         const Renamed renamed = name_elsewhere(name, architecture, sizes);
         Tensor tensor = file.tensor(name);
         const bool ordered =
@@ -168,12 +212,17 @@ void convert_gguf(const std::filesystem::path& gguf, const std::filesystem::path
          {std::pair{"bos_token_id", "tokenizer.ggml.bos_token_id"}, {"eos_token_id", "tokenizer.ggml.eos_token_id"}}) {
         if (const auto id = value_of<std::int64_t>(file, source)) { config[name] = *id; }
     }
+    const nlohmann::ordered_json scaling = rope_scaling(file, architecture.name, sizes.head_size);
+    if (!scaling.is_null()) { config["rope_scaling"] = scaling; }
+    const GgufTokenizer tokenizer = gguf_tokenizer(file);
     std::filesystem::create_directories(folder);
     write_safetensors(folder / "model.safetensors", views);
-    const std::string text = config.dump(2) + "\n";
-    AtomicFile out("convert_gguf", folder / "config.json");
-    out.write(std::as_bytes(std::span(text)));
-    out.commit();
+    if (!tokenizer.json.empty()) { write_text(folder / "tokenizer.json", tokenizer.json); }
+    if (const auto chat = value_of<std::string>(file, "tokenizer.chat_template")) {
+        write_text(folder / "chat_template.jinja", *chat);
+    }
+    write_text(folder / "config.json", config.dump(2) + "\n");
+    return {.no_tokenizer = tokenizer.why_none};
 }
 
 }  // namespace heed

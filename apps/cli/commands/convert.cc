@@ -58,7 +58,10 @@ void convert_command(const ConvertArguments& arguments) {
         if (!arguments.dtype.empty() || arguments.kv_heads > 0 || !arguments.max_shard.empty()) {
             throw UsageError("--dtype, --kv-heads, --max-shard: expected a folder to convert, got a file");
         }
-        convert_gguf(from, out);
+        const GgufConversion made = convert_gguf(from, out);
+        if (!made.no_tokenizer.empty()) {
+            fmt::print(stderr, "heed convert: no tokenizer.json: {}\n", printable(made.no_tokenizer));
+        }
     }
     fmt::print("{}: written\n", printable(arguments.out));
 }

@@ -1,5 +1,6 @@
 #include <heed/gguf.h>
 #include <heed/model.h>
+#include <heed/tokenizer.h>
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -34,6 +35,33 @@ public:
         tensors_.push_back({name, columns, rows});
         return *this;
     }
+    SmallGguf& text(const std::string& key, const std::string& value) {
+        more_.push_back(counted(key) + bytes(std::uint32_t{8}) + counted(value));
+        return *this;
+    }
+    SmallGguf& texts(const std::string& key, const std::vector<std::string>& values) {
+        std::string entry = counted(key) + bytes(std::uint32_t{9}) + bytes(std::uint32_t{8});
+        entry += bytes(std::uint64_t{values.size()});
+        for (const std::string& value : values) { entry += counted(value); }
+        more_.push_back(entry);
+        return *this;
+    }
+    /// type 5: i32, 6: f32.
+    template <class T>
+    SmallGguf& numbers(const std::string& key, std::uint32_t type, const std::vector<T>& values) {
+        std::string entry = counted(key) + bytes(std::uint32_t{9}) + bytes(type) + bytes(std::uint64_t{values.size()});
+        for (const T value : values) { entry += bytes(value); }
+        more_.push_back(entry);
+        return *this;
+    }
+    SmallGguf& number(const std::string& key, float value) {
+        more_.push_back(counted(key) + bytes(std::uint32_t{6}) + bytes(value));
+        return *this;
+    }
+    SmallGguf& tokenizer_count(const std::string& key, std::uint32_t value) {
+        more_.push_back(counted("tokenizer.ggml." + key) + bytes(std::uint32_t{4}) + bytes(value));
+        return *this;
+    }
     std::filesystem::path write(const std::filesystem::path& folder) const {
         std::string out;
         const auto put = [&](auto value) { out.append(reinterpret_cast<const char*>(&value), sizeof(value)); };
@@ -44,7 +72,7 @@ public:
         put(0x46554747U);
         put(std::uint32_t{3});
         put(std::uint64_t{tensors_.size()});
-        put(std::uint64_t{counts_.size() + 1});
+        put(std::uint64_t{counts_.size() + more_.size() + 1});
         put_text("general.architecture");
         put(std::uint32_t{8});
         put_text(architecture_);
@@ -53,6 +81,7 @@ public:
             put(std::uint32_t{4});
             put(value);
         }
+        for (const std::string& entry : more_) { out += entry; }
         std::uint64_t offset = 0;
         for (const Entry& one : tensors_) {
             put_text(one.name);
@@ -61,11 +90,11 @@ public:
             if (one.rows > 0) { put(one.rows); }
             put(std::uint32_t{0});
             put(offset);
-            offset += numbers(one) * 4;
+            offset += size_of_tensor(one) * 4;
         }
         out.resize((out.size() + 31) / 32 * 32);
         for (const Entry& one : tensors_) {
-            for (std::uint64_t n = 0; n < numbers(one); ++n) { put(static_cast<float>(n) / 64); }
+            for (std::uint64_t n = 0; n < size_of_tensor(one); ++n) { put(static_cast<float>(n) / 64); }
         }
         const std::filesystem::path path = folder / "small.gguf";
         std::ofstream(path, std::ios::binary) << out;
@@ -77,10 +106,16 @@ private:
         std::string name;
         std::uint64_t columns, rows;
     };
-    static std::uint64_t numbers(const Entry& one) { return one.columns * std::max<std::uint64_t>(one.rows, 1); }
+    template <class T>
+    static std::string bytes(T value) {
+        return {reinterpret_cast<const char*>(&value), sizeof(value)};
+    }
+    static std::string counted(const std::string& text) { return bytes(std::uint64_t{text.size()}) + text; }
+    static std::uint64_t size_of_tensor(const Entry& one) { return one.columns * std::max<std::uint64_t>(one.rows, 1); }
 
     std::string architecture_;
     std::map<std::string, std::uint32_t> counts_;
+    std::vector<std::string> more_;
     std::vector<Entry> tensors_;
 };
 
@@ -91,7 +126,7 @@ public:
         : folder_(std::filesystem::temp_directory_path() / ("heed_converted_" + std::to_string(::getpid()))) {
         std::filesystem::create_directories(folder_);
         try {
-            convert_gguf(file.write(folder_), folder_);
+            no_tokenizer = convert_gguf(file.write(folder_), folder_).no_tokenizer;
         } catch (...) {
             std::filesystem::remove_all(folder_);
             throw;
@@ -101,6 +136,7 @@ public:
     Converted& operator=(const Converted&) = delete;
     ~Converted() { std::filesystem::remove_all(folder_); }
     const std::filesystem::path& folder() const { return folder_; }
+    std::string no_tokenizer;
 
 private:
     std::filesystem::path folder_;
@@ -114,6 +150,63 @@ TEST(ConvertGguf, ModelsOfEveryArchitectureLoad) {
         const Model model = Model::load(Converted(file).folder());
         EXPECT_EQ(model.config().vocab, 10);
     }
+}
+
+TEST(ConvertGguf, ByteLevelTokenizersComeAlong) {
+    SmallGguf file("llama");
+    file.text("tokenizer.ggml.model", "gpt2").text("tokenizer.ggml.pre", "llama-bpe");
+    file.texts("tokenizer.ggml.tokens", {"a", "b", "ab", "\u0120", "\u0120ab", "<|begin|>", "<tool>"});
+    file.texts("tokenizer.ggml.merges", {"a b", "\u0120 ab"});
+    file.numbers<std::int32_t>("tokenizer.ggml.token_type", 5, {1, 1, 1, 1, 1, 3, 4});
+    file.tokenizer_count("bos_token_id", 5).text("tokenizer.chat_template", "{{ messages }}");
+    const Converted converted(file);
+    EXPECT_EQ(converted.no_tokenizer, "");
+    const Tokenizer tokenizer(converted.folder());
+    EXPECT_EQ(tokenizer.encode("ab ab<tool>b"), (std::vector<std::int64_t>{5, 2, 4, 6, 1}));
+    EXPECT_EQ(tokenizer.decode(std::vector<std::int64_t>{5, 2, 4, 6}), "ab ab<tool>");
+    EXPECT_TRUE(std::filesystem::exists(converted.folder() / "chat_template.jinja"));
+}
+
+TEST(ConvertGguf, PiecesWithScoresBecomeMerges) {
+    SmallGguf file("llama");
+    file.text("tokenizer.ggml.model", "llama");
+    file.texts("tokenizer.ggml.tokens", {"<unk>", "<s>", "<0x21>", "\u2581", "a", "b", "c", "bc", "ab", "\u2581a"});
+    file.numbers<float>("tokenizer.ggml.scores", 6, {0, 0, 0, -5, -6, -7, -8, -1, -2, -3});
+    file.numbers<std::int32_t>("tokenizer.ggml.token_type", 5, {2, 3, 6, 1, 1, 1, 1, 1, 1, 1});
+    file.tokenizer_count("bos_token_id", 1).tokenizer_count("unknown_token_id", 0);
+    const Converted converted(file);
+    EXPECT_EQ(converted.no_tokenizer, "");
+    const Tokenizer tokenizer(converted.folder());
+    // b and c merge before a and b, and the first space is made.
+    EXPECT_EQ(tokenizer.encode("abc!ab"), (std::vector<std::int64_t>{1, 9, 7, 2, 8}));
+    EXPECT_EQ(tokenizer.decode(std::vector<std::int64_t>{1, 9, 7, 2, 8}), "abc!ab");
+}
+
+TEST(ConvertGguf, TokenizersThatAreNotKnownAreNamed) {
+    SmallGguf other("llama"), cut("llama"), broken("llama");
+    other.text("tokenizer.ggml.model", "rwkv").texts("tokenizer.ggml.tokens", {"a"});
+    cut.text("tokenizer.ggml.model", "gpt2").text("tokenizer.ggml.pre", "nobody's");
+    cut.texts("tokenizer.ggml.tokens", {"a"}).texts("tokenizer.ggml.merges", {});
+    broken.text("tokenizer.ggml.model", "llama").texts("tokenizer.ggml.tokens", {"\xFF"});
+    broken.numbers<float>("tokenizer.ggml.scores", 6, {0});
+    for (const auto& [file, words] :
+         {std::pair{&other, "rwkv"}, {&cut, "nobody's"}, {&broken, "UTF-8"}}) {
+        const Converted converted(*file);
+        EXPECT_NE(converted.no_tokenizer.find(words), std::string::npos) << converted.no_tokenizer;
+        EXPECT_FALSE(std::filesystem::exists(converted.folder() / "tokenizer.json"));
+    }
+}
+
+TEST(ConvertGguf, ScalingOfRopeIsRead) {
+    SmallGguf linear("llama");
+    linear.text("llama.rope.scaling.type", "linear").number("llama.rope.scaling.factor", 4);
+    const Model model = Model::load(Converted(linear).folder());
+    ASSERT_TRUE(model.config().decoder.layers[0].attention.rope);
+    const auto* scaling = std::get_if<rope_scaling::Linear>(&model.config().decoder.layers[0].attention.rope->scaling);
+    ASSERT_NE(scaling, nullptr);
+    EXPECT_EQ(scaling->factor, 4);
+    EXPECT_THROW(Converted(SmallGguf("llama").text("llama.rope.scaling.type", "longrope")), Error);
+    EXPECT_THROW(Converted(SmallGguf("llama").text("llama.rope.scaling.type", "linear")), Error);
 }
 
 TEST(ConvertGguf, WhatAnArchitectureHasNotIsRefused) {
