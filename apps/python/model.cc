@@ -19,12 +19,13 @@ namespace {
 
 struct PassInputs {
     PassInputs(const char* function, nb::handle input_ids, nb::handle attention_mask, nb::handle position_ids,
-               nb::handle token_type_ids, nb::handle decoder_input_ids)
+               nb::handle token_type_ids, nb::handle decoder_input_ids, nb::handle decoder_attention_mask)
         : ids(function, "input_ids", input_ids),
           mask(function, "attention_mask", attention_mask),
           positions(function, "position_ids", position_ids),
           types(function, "token_type_ids", token_type_ids),
-          decoder_ids(function, "decoder_input_ids", decoder_input_ids) {}
+          decoder_ids(function, "decoder_input_ids", decoder_input_ids),
+          decoder_mask(function, "decoder_attention_mask", decoder_attention_mask) {}
     ForwardInputs all() const {
         ForwardInputs inputs;
         inputs.input_ids = ids.view();
@@ -32,16 +33,18 @@ struct PassInputs {
         inputs.position_ids = positions.view();
         inputs.token_type_ids = types.view();
         inputs.decoder_input_ids = decoder_ids.view();
+        inputs.decoder_attention_mask = decoder_mask.view();
         return inputs;
     }
-    Ids ids, mask, positions, types, decoder_ids;
+    Ids ids, mask, positions, types, decoder_ids, decoder_mask;
 };
 
 nb::dict forward_(const Model& model, nb::handle input_ids, nb::handle attention_mask, nb::handle position_ids,
                   nb::handle token_type_ids, nb::handle decoder_input_ids, const std::vector<std::string>& capture,
-                  nb::handle head_factors, std::int64_t hidden_last, const std::string& kernel, nb::handle context) {
+                  nb::handle head_factors, std::int64_t hidden_last, const std::string& kernel, nb::handle context,
+                  nb::handle decoder_attention_mask) {
     const PassInputs inputs("Model.forward", input_ids, attention_mask, position_ids, token_type_ids,
-                            decoder_input_ids);
+                            decoder_input_ids, decoder_attention_mask);
     ForwardOptions options;
     read_capture(capture, options);
     if (hidden_last < 0) { refuse("Model.forward", "hidden_last", "0 or more", std::to_string(hidden_last)); }
@@ -60,9 +63,9 @@ nb::dict forward_(const Model& model, nb::handle input_ids, nb::handle attention
 
 nb::dict gradients_(const Model& model, nb::handle input_ids, nb::handle labels, nb::handle attention_mask,
                     nb::handle position_ids, nb::handle token_type_ids, nb::handle decoder_input_ids, bool recompute,
-                    const std::string& kernel, nb::handle context) {
+                    const std::string& kernel, nb::handle context, nb::handle decoder_attention_mask) {
     const PassInputs inputs("Model.gradients", input_ids, attention_mask, position_ids, token_type_ids,
-                            decoder_input_ids);
+                            decoder_input_ids, decoder_attention_mask);
     const Ids targets("Model.gradients", "labels", labels.is_none() ? input_ids : labels);
     Context& where = choose_model_context("Model.gradients", context, model.device());
     Tensor loss;
@@ -147,11 +150,11 @@ config.json of a public family. heed.load(folder) loads a checkpoint.
              nb::arg("position_ids") = nb::none(), nb::arg("token_type_ids") = nb::none(),
              nb::arg("decoder_input_ids") = nb::none(), nb::arg("capture") = std::vector<std::string>(),
              nb::arg("head_factors") = nb::none(), nb::arg("hidden_last") = 0, nb::arg("kernel") = "",
-             nb::arg("context") = nb::none(),
+             nb::arg("context") = nb::none(), nb::arg("decoder_attention_mask") = nb::none(),
              nb::sig("def forward(self, input_ids: Any, attention_mask: Any = None, position_ids: Any = None, "
                      "token_type_ids: Any = None, decoder_input_ids: Any = None, capture: Sequence[str] = (), "
-                     "head_factors: Any = None, hidden_last: int = 0, kernel: str = '', context: Any = None) "
-                     "-> dict[str, Any]"),
+                     "head_factors: Any = None, hidden_last: int = 0, kernel: str = '', context: Any = None, "
+                     "decoder_attention_mask: Any = None) -> dict[str, Any]"),
              R"doc(What the model computes, by name: logits [B,T,V] and, with capture, hidden.N and attention.N
 (encoder_attention.N, decoder_attention.N and cross_attention.N of an encoder-decoder). hidden.0 is the embedding, the
 last one stands behind the final norm. A model without a head gives last_hidden_state.
@@ -176,9 +179,11 @@ False)doc")
              nb::arg("attention_mask") = nb::none(), nb::arg("position_ids") = nb::none(),
              nb::arg("token_type_ids") = nb::none(), nb::arg("decoder_input_ids") = nb::none(),
              nb::arg("recompute") = false, nb::arg("kernel") = "", nb::arg("context") = nb::none(),
+             nb::arg("decoder_attention_mask") = nb::none(),
              nb::sig("def gradients(self, input_ids: Any, labels: Any = None, attention_mask: Any = None, "
                      "position_ids: Any = None, token_type_ids: Any = None, decoder_input_ids: Any = None, "
-                     "recompute: bool = False, kernel: str = '', context: Any = None) -> dict[str, Any]"),
+                     "recompute: bool = False, kernel: str = '', context: Any = None, "
+                     "decoder_attention_mask: Any = None) -> dict[str, Any]"),
              R"doc(The mean cross-entropy as "loss" and its gradient of every parameter as "grad.NAME".
 
 labels [B,T], -100 where there is none: of a decoder the inputs themselves (absent: they are; they are shifted by one

@@ -25,6 +25,14 @@ struct TokenRules {
     }
 };
 
+/// Tokens with a meaning in generation, as a call wants them. Absent: the model's.
+struct GenerationTokens {
+    std::optional<std::int64_t> pad{};
+    std::optional<std::int64_t> decoder_start{};  ///< of an encoder-decoder: its target's first token
+    std::optional<std::int64_t> forced_bos{};     ///< what must stand behind a text of one token
+    std::optional<std::int64_t> forced_eos{};     ///< what must be the last one, where a text reaches its full length
+};
+
 /// Where a text stands when its next token is chosen.
 struct TextSoFar {
     std::span<const std::int64_t> tokens{};  ///< of the decoder: prompt or start token, then the new ones

@@ -31,6 +31,13 @@ struct SearchOptions {
     double repetition_penalty = 1;  ///< as in <heed/sampling.h>; beams: of log-probabilities, as in transformers
     /// Tokens that end a text; absent: the model's.
     std::optional<std::vector<std::int64_t>> eos = std::nullopt;
+    GenerationTokens special{};
+    /// What may not come; absent: what the model's folder forbids.
+    std::optional<TokenRules> rules = std::nullopt;
+    /// Of an encoder-decoder: what its target begins with, in place of the start token.
+    std::vector<std::int64_t> decoder_prompt{};
+    /// The so many best texts of a prompt: at most num_beams.
+    std::int64_t num_return_sequences = 1;
 };
 
 /// What the model's folder forbids (Model::generation) is not chosen; what it asks for and heed lacks is an Error.
@@ -39,11 +46,18 @@ struct SearchOptions {
 HEED_API std::vector<std::int64_t> search(Context& context, Decoding& decoding, std::span<const std::int64_t> prompt,
                                           const SearchOptions& options = {});
 
-/// The same for every row of input_ids [B,T]: [B,L] i64, what `search` gives for each, padding of the prompt kept in
-/// front of it and padding behind what is shorter. Tokens that attention_mask hides are left out of the computation.
-/// Rows do not influence one another.
+/// The num_return_sequences best texts, best first.
+HEED_API std::vector<std::vector<std::int64_t>> search_best(Context& context, Decoding& decoding,
+                                                            std::span<const std::int64_t> prompt,
+                                                            const SearchOptions& options = {});
+
+/// The same for every row of input_ids [B,T]: [B*N,L] i64, the N = num_return_sequences best texts of each, padding of
+/// the prompt kept in front of it and padding behind what is shorter. Tokens that attention_mask hides are left out of the computation.
+/// Rows do not influence one another. decoder_input_ids [B,T]: what the targets of an encoder-decoder begin with, the
+/// start token before it where no row has it.
 HEED_API Tensor search_rows(Context& context, const Model& model, const View& input_ids, const View& attention_mask,
-                            const SearchOptions& options = {}, const std::string& kernel = {});
+                            const SearchOptions& options = {}, const std::string& kernel = {},
+                            const View& decoder_input_ids = {});
 
 /// Room in the caches that a search needs.
 HEED_API DecodingOptions search_room(std::int64_t prompt, const SearchOptions& options);

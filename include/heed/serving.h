@@ -53,7 +53,11 @@ struct Request {
     /// Names the random numbers together with the seed: equal requests with equal names give equal texts.
     std::uint64_t sequence = 0;
     std::optional<std::vector<std::int64_t>> eos = std::nullopt;  ///< absent: the model's
-    std::vector<std::string> stop{};                              ///< needs a tokenizer
+    GenerationTokens special{};
+    std::optional<TokenRules> rules = std::nullopt;  ///< absent: what the model's folder forbids
+    /// Of an encoder-decoder: what its target begins with, in place of the start token.
+    std::vector<std::int64_t> decoder_prompt{};
+    std::vector<std::string> stop{};  ///< needs a tokenizer
     TokenCallback on_token{};
     /// Called before on_token with each token's score and so many of the best; absent: none is computed.
     std::function<void(const TokenScore&)> on_score{};
@@ -133,6 +137,10 @@ struct GenerateOptions {
     std::int64_t min_new_tokens = 0;
     SamplingOptions sampling{};
     std::optional<std::vector<std::int64_t>> eos = std::nullopt;
+    GenerationTokens special{};
+    std::optional<TokenRules> rules = std::nullopt;  ///< absent: what the model's folder forbids
+    /// So many texts of each row; more than one where they are drawn.
+    std::int64_t num_return_sequences = 1;
     std::vector<std::string> stop{};
     Speculation speculation{};
     std::optional<Tokenizer> tokenizer = std::nullopt;  ///< for stop strings
@@ -141,9 +149,12 @@ struct GenerateOptions {
 
 /// Every row of input_ids [B,T], all in one batch: [B,L] i64 as transformers' generate gives it. Of a decoder the
 /// prompts, their padding kept, and the continuations; of an encoder-decoder the targets, start token first. Padding
-/// behind what is shorter. Tokens that attention_mask hides are left out. Row r draws as sequence r.
+/// behind what is shorter. Tokens that attention_mask hides are left out. Row r draws as sequence r of what comes out:
+/// num_return_sequences texts of the first row, then those of the second.
+/// decoder_input_ids [B,T]: what the targets of an encoder-decoder begin with, the start token before it where no row
+/// has it.
 HEED_API Tensor generate_rows(Context& context, const Model& model, const View& input_ids, const View& attention_mask,
-                              const GenerateOptions& options = {});
+                              const GenerateOptions& options = {}, const View& decoder_input_ids = {});
 
 /// One text to its end; `options.decoding` is made as large as it needs.
 HEED_API Generated generate(Context& context, const Model& model, Request request, ServingOptions options = {});

@@ -7,20 +7,17 @@
 
 #include "base/dispatch.h"
 #include "generate/penalise.h"
+#include "generate/token_limits.h"
 
 namespace heed {
 namespace {
 
-constexpr float hidden_score = -std::numeric_limits<float>::infinity();
 /// What the scores of beams that do not exist yet begin with: worse than any that does.
 constexpr float no_beam = -1e9F;
 
 struct Plan {
     SearchOptions options{};
-    std::vector<std::int64_t> eos{};
-    std::optional<std::int64_t> forced_bos{}, forced_eos{};
-    bool encoder_decoder = false;
-    TokenRules rules{};
+    TokenLimits limits{};
     std::int64_t recompute_beyond = 0;
 
     /// Whether the caches of a text of so many tokens are of no use for the next step.
@@ -38,25 +35,11 @@ void log_softmax(std::span<float> row) {
     for (float& x : row) { x -= lse; }
 }
 
-/// Leaves one token possible.
-void force(std::span<float> row, std::int64_t token) {
-    std::ranges::fill(row, hidden_score);
-    row[static_cast<std::size_t>(token)] = 0;
-}
-
-/// What may not come at this place, and what must. `made`: tokens generated so far.
+/// Penalties, and what may not come.
 void restrict_row(const Plan& plan, std::int64_t made, std::span<const std::int64_t> text, std::span<float> row) {
     penalise(row, text, plan.options.repetition_penalty);
-    hide_tokens(plan.rules,
-                {.tokens = text, .made = made, .eos = plan.eos, .forced_first = plan.forced_bos.has_value()}, row);
-    if (made < plan.options.min_new_tokens) {
-        for (const std::int64_t id : plan.eos) { row[static_cast<std::size_t>(id)] = hidden_score; }
-    }
-    if (plan.forced_bos && plan.encoder_decoder && made == 0) { force(row, *plan.forced_bos); }
-    if (plan.forced_eos && made + 1 == plan.options.max_new_tokens) { force(row, *plan.forced_eos); }
+    plan.limits.apply(text, made, row);
 }
-
-bool ends(const Plan& plan, std::int64_t token) { return std::ranges::find(plan.eos, token) != plan.eos.end(); }
 
 std::span<float> row_of(Tensor& logits, std::int64_t row) {
     const std::int64_t v = logits.shape()[1];
@@ -80,7 +63,7 @@ std::vector<std::int64_t> greedy(Context& context, Decoding& decoding, CachedSeq
         restrict_row(plan, made, text, row);
         const std::int64_t token = std::ranges::max_element(row) - row.begin();
         text.push_back(token);
-        if (ends(plan, token)) { break; }
+        if (plan.limits.ends(token)) { break; }
         next = {token};
     }
     return text;
@@ -129,7 +112,13 @@ public:
         ++made_;
         return improvement_possible() && !(all_finished() && stops_early()) && !all_end;
     }
-    std::vector<std::int64_t> result() const { return finished_[0].text; }
+    std::vector<std::vector<std::int64_t>> result() const {
+        std::vector<std::vector<std::int64_t>> texts;
+        for (std::int64_t n = 0; n < plan_.options.num_return_sequences; ++n) {
+            texts.push_back(finished_[static_cast<std::size_t>(n)].text);
+        }
+        return texts;
+    }
 
 private:
     bool stops_early() const { return plan_.options.early_stopping == EarlyStopping::yes; }
@@ -138,7 +127,7 @@ private:
     std::vector<Beam> continuations(Tensor& rows) const {
         const auto vocab = static_cast<std::size_t>(rows.shape()[1]);
         // Enough that as many as there are beams remain when the others end.
-        const std::size_t keep = std::max<std::size_t>(2, 1 + plan_.eos.size()) * beams_;
+        const std::size_t keep = std::max<std::size_t>(2, 1 + plan_.limits.eos().size()) * beams_;
         std::vector<float> scores(beams_ * vocab);
         for (std::size_t b = 0; b < beams_; ++b) {
             const std::span<float> row = row_of(rows, static_cast<std::int64_t>(b));
@@ -149,7 +138,7 @@ private:
             Beam beam{.text = running_[at / vocab].text, .score = scores[at], .parent = at / vocab};
             const auto token = static_cast<std::int64_t>(at % vocab);
             beam.text.push_back(token);
-            beam.finished = ends(plan_, token) || made_ + 1 >= plan_.options.max_new_tokens;
+            beam.finished = plan_.limits.ends(token) || made_ + 1 >= plan_.options.max_new_tokens;
             result.push_back(std::move(beam));
         }
         return result;
@@ -202,8 +191,8 @@ private:
     std::vector<Beam> finished_;
 };
 
-std::vector<std::int64_t> beams(Context& context, Decoding& decoding, CachedSequence first,
-                                const std::vector<std::int64_t>& prompt, const Plan& plan) {
+std::vector<std::vector<std::int64_t>> beams(Context& context, Decoding& decoding, CachedSequence first,
+                                             const std::vector<std::int64_t>& prompt, const Plan& plan) {
     BeamSearch search(plan, prompt);
     std::vector<CachedSequence> sequences;
     std::int64_t made = 0;
@@ -243,6 +232,33 @@ std::vector<std::int64_t> beams(Context& context, Decoding& decoding, CachedSequ
     return search.result();
 }
 
+void refuse_option(const char* name, const std::string& expected, const std::string& got) {
+    throw Error(std::string("[search] ") + name + ": expected " + expected + ", got " + got);
+}
+
+void check_search(const ModelConfig& c, std::span<const std::int64_t> prompt, const SearchOptions& o) {
+    if (prompt.empty()) { refuse_option("prompt", "at least one token", "none"); }
+    if (o.max_new_tokens < 0) { refuse_option("max_new_tokens", "0 or more", std::to_string(o.max_new_tokens)); }
+    if (o.min_new_tokens < 0) { refuse_option("min_new_tokens", "0 or more", std::to_string(o.min_new_tokens)); }
+    if (o.num_beams < 1 || o.num_beams > c.vocab) {
+        refuse_option("num_beams", "1 to " + std::to_string(c.vocab), std::to_string(o.num_beams));
+    }
+    if (o.num_return_sequences < 1 || o.num_return_sequences > o.num_beams) {
+        refuse_option("num_return_sequences", "1 to num_beams, " + std::to_string(o.num_beams),
+                      std::to_string(o.num_return_sequences));
+    }
+    if (!(o.repetition_penalty > 0) || !std::isfinite(o.repetition_penalty)) {
+        refuse_option("repetition_penalty", "more than 0", std::to_string(o.repetition_penalty));
+    }
+    if (!std::isfinite(o.length_penalty)) {
+        refuse_option("length_penalty", "a finite number", std::to_string(o.length_penalty));
+    }
+    if (c.kind != ModelKind::encoder_decoder && !o.decoder_prompt.empty()) {
+        refuse_option("decoder_prompt", "none, as the model is no encoder-decoder",
+                      std::to_string(o.decoder_prompt.size()) + " tokens");
+    }
+}
+
 }  // namespace
 
 DecodingOptions search_room(std::int64_t prompt, const SearchOptions& options) {
@@ -252,7 +268,7 @@ DecodingOptions search_room(std::int64_t prompt, const SearchOptions& options) {
 }
 
 Tensor search_rows(Context& context, const Model& model, const View& input_ids, const View& attention_mask,
-                   const SearchOptions& options, const std::string& kernel) {
+                   const SearchOptions& options, const std::string& kernel, const View& decoder_input_ids) {
     const ModelConfig& c = model.config();
     if (!input_ids || input_ids.rank() != 2 || (input_ids.dtype() != DType::i64 && input_ids.dtype() != DType::i32)) {
         throw Error(
@@ -264,6 +280,8 @@ Tensor search_rows(Context& context, const Model& model, const View& input_ids, 
                     to_string(attention_mask.shape()));
     }
     const std::int64_t batch = input_ids.extent(0), tokens = input_ids.extent(1);
+    const auto beginnings = decoder_prompts("search_rows", model, options.special, decoder_input_ids, batch);
+    SearchOptions of_row = options;
     std::vector<std::vector<std::int64_t>> rows;
     std::size_t longest = 0;
     for (std::int64_t b = 0; b < batch; ++b) {
@@ -276,22 +294,28 @@ Tensor search_rows(Context& context, const Model& model, const View& input_ids, 
                                                b * attention_mask.stride(0) + t * attention_mask.stride(1)) != 0;
             if (there) { prompt.push_back(whole.back()); }
         }
-        DecodingOptions room = search_room(static_cast<std::int64_t>(prompt.size()), options);
+        if (decoder_input_ids) { of_row.decoder_prompt = beginnings[static_cast<std::size_t>(b)]; }
+        const auto longer = static_cast<std::int64_t>(std::max(of_row.decoder_prompt.size(), prompt.size()));
+        DecodingOptions room = search_room(longer, options);
         room.kernel = kernel;
         Decoding decoding(model, room);
-        std::vector<std::int64_t> row = search(context, decoding, prompt, options);
-        if (c.kind == ModelKind::decoder) {
-            whole.insert(whole.end(), row.begin() + static_cast<std::ptrdiff_t>(prompt.size()), row.end());
-            row = std::move(whole);
+        for (std::vector<std::int64_t>& row : search_best(context, decoding, prompt, of_row)) {
+            if (c.kind == ModelKind::decoder) {
+                row.erase(row.begin(), row.begin() + static_cast<std::ptrdiff_t>(prompt.size()));
+                row.insert(row.begin(), whole.begin(), whole.end());
+            }
+            longest = std::max(longest, row.size());
+            rows.push_back(std::move(row));
         }
-        longest = std::max(longest, row.size());
-        rows.push_back(std::move(row));
     }
-    const std::vector<std::int64_t> eos = options.eos.value_or(c.eos);
     // Behind the end stands padding; transformers' beams have the end token there where the padding id is 0.
-    const bool padded = c.pad && (options.num_beams == 1 || *c.pad != 0 || eos.empty());
-    const std::int64_t padding = padded ? *c.pad : eos.empty() ? 0 : eos[0];
-    Tensor result(DType::i64, {batch, static_cast<std::int64_t>(longest)});
+    GenerationTokens special = options.special;
+    if (options.num_beams > 1 && special.pad.value_or(c.pad.value_or(-1)) == 0) {
+        const std::vector<std::int64_t> eos = options.eos.value_or(c.eos);
+        if (!eos.empty()) { special.pad = eos[0]; }
+    }
+    const std::int64_t padding = padding_token(model, options.eos, special);
+    Tensor result(DType::i64, {static_cast<std::int64_t>(rows.size()), static_cast<std::int64_t>(longest)});
     std::fill_n(result.as<std::int64_t>(), result.elements(), padding);
     for (std::size_t b = 0; b < rows.size(); ++b) {
         std::ranges::copy(rows[b], result.as<std::int64_t>() + b * longest);
@@ -301,47 +325,33 @@ Tensor search_rows(Context& context, const Model& model, const View& input_ids, 
 
 std::vector<std::int64_t> search(Context& context, Decoding& decoding, std::span<const std::int64_t> prompt,
                                  const SearchOptions& options) {
-    const ModelConfig& c = decoding.model().config();
-    if (prompt.empty()) { throw Error("[search] prompt: expected at least one token, got none"); }
-    if (options.max_new_tokens < 0 || options.min_new_tokens < 0) {
-        throw Error("[search] max_new_tokens: expected 0 or more, got " + std::to_string(options.max_new_tokens));
-    }
-    if (options.num_beams < 1 || options.num_beams > c.vocab) {
-        throw Error("[search] num_beams: expected 1 to " + std::to_string(c.vocab) + ", got " +
-                    std::to_string(options.num_beams));
-    }
-    Plan plan{.options = options, .eos = options.eos.value_or(c.eos)};
-    const GenerationConfig& asked = decoding.model().generation();
-    refuse_unknown("search", asked, false);
-    plan.rules = asked.rules;
-    if (options.min_new_tokens > 0) { plan.rules.min_length = 0; }  // what the caller says wins
-    plan.recompute_beyond = c.recompute_beyond();
-    plan.encoder_decoder = c.kind == ModelKind::encoder_decoder;
-    if (plan.encoder_decoder) {
-        plan.forced_bos = c.forced_bos;
-        plan.forced_eos = c.forced_eos;
-    }
-    if (!(options.repetition_penalty > 0) || !std::isfinite(options.repetition_penalty)) {
-        throw Error("[search] repetition_penalty: expected more than 0, got " +
-                    std::to_string(options.repetition_penalty));
-    }
-    for (const std::int64_t id : plan.eos) {
-        if (id < 0 || id >= c.vocab) {
-            throw Error("[search] eos: expected 0 to " + std::to_string(c.vocab - 1) + ", got " + std::to_string(id));
-        }
-    }
+    return search_best(context, decoding, prompt, options).front();
+}
+
+std::vector<std::vector<std::int64_t>> search_best(Context& context, Decoding& decoding,
+                                                   std::span<const std::int64_t> prompt, const SearchOptions& options) {
+    const Model& model = decoding.model();
+    const ModelConfig& c = model.config();
+    check_search(c, prompt, options);
+    refuse_unknown("search", model.generation(), false);
+    const Plan plan{.options = options,
+                    .limits = TokenLimits(model, {.function = "search",
+                                                  .eos = options.eos,
+                                                  .special = options.special,
+                                                  .rules = options.rules,
+                                                  .min_new_tokens = options.min_new_tokens,
+                                                  .max_new_tokens = options.max_new_tokens}),
+                    .recompute_beyond = c.recompute_beyond()};
     std::vector<std::int64_t> text(prompt.begin(), prompt.end());
     CachedSequence sequence;
-    if (plan.encoder_decoder) {
+    if (c.kind == ModelKind::encoder_decoder) {
+        text = target_beginning("search", model, options.special, options.decoder_prompt);
         sequence = decoding.create(context, View(prompt.data(), {static_cast<std::int64_t>(prompt.size())}));
-        const auto start = c.decoder_start ? c.decoder_start : c.bos;
-        if (!start) { throw Error("[search] model: expected a decoder_start_token_id, got none"); }
-        text = {*start};
     } else {
         sequence = decoding.create();
     }
-    return options.num_beams == 1 ? greedy(context, decoding, std::move(sequence), std::move(text), plan)
-                                  : beams(context, decoding, std::move(sequence), text, plan);
+    if (options.num_beams > 1) { return beams(context, decoding, std::move(sequence), text, plan); }
+    return {greedy(context, decoding, std::move(sequence), std::move(text), plan)};
 }
 
 }  // namespace heed

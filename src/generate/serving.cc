@@ -11,6 +11,7 @@
 
 #include "base/access.h"
 #include "generate/drafts.h"
+#include "generate/token_limits.h"
 
 namespace heed {
 
@@ -68,8 +69,7 @@ TokenScore token_score(std::span<const float> logits, std::int64_t token, std::i
 struct Job {
     ServingLoop::Id id = 0;
     Request request;
-    TokenRules rules;
-    std::vector<std::int64_t> eos;
+    TokenLimits limits;
     std::vector<std::int64_t> text;     // what the decoder reads: prompt, or its start token; then the new tokens
     std::size_t prompt = 0;             // of `text`
     std::vector<std::int64_t> drafted;  // proposed behind the last token of the text, in this step
@@ -269,23 +269,7 @@ struct HEED_INTERNAL ServingLoop::State {
     std::int64_t next_token(const Job& job, const Tensor& logits, std::int64_t row) const {
         const std::int64_t size = logits.shape()[1];
         std::vector<float> numbers(logits.as<float>() + row * size, logits.as<float>() + (row + 1) * size);
-        constexpr float hidden = -std::numeric_limits<float>::infinity();
-        const auto force = [&](std::int64_t token) {
-            std::fill(numbers.begin(), numbers.end(), hidden);
-            numbers[static_cast<std::size_t>(token)] = 0;
-        };
-        hide_tokens(
-            job.rules,
-            {.tokens = job.text, .made = job.made(), .eos = job.eos, .forced_first = config().forced_bos.has_value()},
-            numbers);
-        if (job.made() < job.request.min_new_tokens) {
-            for (const std::int64_t id : job.eos) { numbers[static_cast<std::size_t>(id)] = hidden; }
-        }
-        const bool two_stacks = config().kind == ModelKind::encoder_decoder;
-        if (two_stacks && config().forced_bos && job.made() == 0) { force(*config().forced_bos); }
-        if (two_stacks && config().forced_eos && job.made() + 1 == job.request.max_new_tokens) {
-            force(*config().forced_eos);
-        }
+        job.limits.apply(job.text, job.made(), numbers);
         return sample_token(numbers, job.text, job.request.sampling,
                             {.sequence = job.request.sequence, .step = static_cast<std::uint64_t>(job.made())});
     }
@@ -294,7 +278,7 @@ struct HEED_INTERNAL ServingLoop::State {
         job.text.push_back(token);
         job.result.tokens.push_back(token);
         if (job.result.tokens.size() == 1) { job.result.first_token_seconds = seconds_since(job.begun); }
-        if (std::find(job.eos.begin(), job.eos.end(), token) != job.eos.end()) {
+        if (job.limits.ends(token)) {
             job.result.reason = FinishReason::end_token;
         } else if (job.made() >= job.request.max_new_tokens) {
             job.result.reason = FinishReason::length;
@@ -429,19 +413,19 @@ ServingLoop::Id ServingLoop::add(Request request) {
         if (stop.empty()) { refuse("stop", "strings that are not empty", "an empty one"); }
     }
     auto job = std::make_shared<Job>();
-    job->eos = request.eos.value_or(config.eos);
-    for (const std::int64_t id : job->eos) {
-        if (id < 0 || id >= config.vocab) {
-            refuse("eos", "ids below " + std::to_string(config.vocab), std::to_string(id));
-        }
-    }
-    job->rules = state_->decoding.model().generation().rules;
-    if (request.min_new_tokens > 0) { job->rules.min_length = 0; }  // what the caller says wins
+    constexpr const char* function = "ServingLoop::add";
+    job->limits = TokenLimits(state_->decoding.model(), {.function = function,
+                                                         .eos = request.eos,
+                                                         .special = request.special,
+                                                         .rules = request.rules,
+                                                         .min_new_tokens = request.min_new_tokens,
+                                                         .max_new_tokens = request.max_new_tokens});
     job->text = request.prompt;
     if (config.kind == ModelKind::encoder_decoder) {
-        const auto start = config.decoder_start ? config.decoder_start : config.bos;
-        if (!start) { refuse("model", "a decoder_start_token_id in its configuration", "none"); }
-        job->text = {*start};
+        job->text = target_beginning(function, state_->decoding.model(), request.special, request.decoder_prompt);
+    } else if (!request.decoder_prompt.empty()) {
+        refuse("decoder_prompt", "none, as the model is no encoder-decoder",
+               std::to_string(request.decoder_prompt.size()) + " tokens");
     }
     job->prompt = job->text.size();
     const std::int64_t needed = static_cast<std::int64_t>(job->text.size()) + request.max_new_tokens;
