@@ -213,6 +213,11 @@ def random_inputs(config, rng, family):
         target = getattr(config, "decoder_vocab_size", None) or vocab
         length = rng.randint(1, 8)
         given["decoder_input_ids"] = torch.tensor([[rng.randrange(target) for _ in range(length)] for _ in range(rows)])
+        if maybe(rng, 0.3):
+            mask = torch.ones_like(given["decoder_input_ids"])
+            for row in range(1, rows):
+                mask[row, rng.randint(1, length):] = 0
+            given["decoder_attention_mask"] = mask
     return given
 
 
@@ -222,7 +227,8 @@ def compare_forward(report, theirs, ours, given, family):
     got = ours.forward(**{k: v.numpy() for k, v in given.items()}, capture=("hidden", "attention"))
     mask = given.get("attention_mask")
     source = mask.bool() if mask is not None else torch.ones_like(given["input_ids"]).bool()
-    rows = source if family not in TRANSLATORS else torch.ones_like(given["decoder_input_ids"]).bool()
+    target = given.get("decoder_attention_mask", torch.ones_like(given.get("decoder_input_ids", given["input_ids"])))
+    rows = source if family not in TRANSLATORS else target.bool()
 
     def check(name, expected, where, per_head=False):
         if name not in got:
@@ -261,14 +267,17 @@ def gradients_in_file_names(theirs, folder):
 
 
 def compare_gradients(report, theirs, ours, given, family, folder):
-    rng = random.Random(7)
-    row = {k: v[:1] for k, v in given.items() if k in ("input_ids", "attention_mask", "token_type_ids")}
-    labels = (given["decoder_input_ids"] if family in TRANSLATORS else given["input_ids"])[:1].clone()
+    rng = random.Random(int(given["input_ids"].sum()))
+    count = rng.choice([1, len(given["input_ids"])])
+    row = {k: v[:count] for k, v in given.items() if k in ("input_ids", "attention_mask", "token_type_ids", "position_ids")}
+    labels = (given["decoder_input_ids"] if family in TRANSLATORS else given["input_ids"])[:count].clone()
+    if "attention_mask" in row and family not in TRANSLATORS:
+        labels[row["attention_mask"] == 0] = -100
     if labels.shape[1] < 2:
         return
     labels[0, rng.randrange(1, labels.shape[1])] = -100
     if labels.shape[1] == 2:
-        labels = (given["decoder_input_ids"] if family in TRANSLATORS else given["input_ids"])[:1].clone()
+        labels = (given["decoder_input_ids"] if family in TRANSLATORS else given["input_ids"])[:count].clone()
     theirs.zero_grad()
     loss = theirs(**row, labels=labels).loss
     loss.backward()
@@ -346,13 +355,57 @@ def compare_generation(report, load, ours, given, family, rng):
         got = ours.generate(row["input_ids"].numpy(), **plain, **more)
         same_texts(report, f"generate {plain | more}", load(), row, expected, got, family,
                    more.get("length_penalty", 1.0))
+    drawn = random_arguments(load().config, rng, family, row["input_ids"].shape[1], steps)
+    same_rows(report, load, ours, row, drawn, family)
+    if "attention_mask" in given and family in TRANSLATORS:
+        both = {k: given[k] for k in ("input_ids", "attention_mask")}
+        same_rows(report, load, ours, both, {**plain, "min_new_tokens": steps}, family)
+        same_rows(report, load, ours, both, {**plain, **beams}, family)
     if "attention_mask" in given and bool((given["attention_mask"][:, -1] == 1).all()):
+        same_rows(report, load, ours, {k: given[k] for k in ("input_ids", "attention_mask")}, {**plain, **beams}, family)
         both = {k: given[k] for k in ("input_ids", "attention_mask")}
         whole = load().generate(**both, **plain, do_sample=False)
         mine = ours.generate(both["input_ids"].numpy(), attention_mask=both["attention_mask"].numpy(), **plain)
         report.compared += 1
         if tuple(whole.shape) != tuple(mine.shape) or not torch.equal(whole, torch.as_tensor(mine).long()):
             report.problems.append(f"batch {plain}: {mine.tolist()}, expected {whole.tolist()}")
+
+
+def random_arguments(config, rng, family, tokens, steps):
+    """What a caller may say in place of the folder."""
+    target = getattr(config, "decoder_vocab_size", None) or config.vocab_size
+    some = {"suppress_tokens": rng.sample(range(target), 5), "begin_suppress_tokens": rng.sample(range(target), 9),
+            "bad_words_ids": [[rng.randrange(target)], [rng.randrange(target), rng.randrange(target)]],
+            "no_repeat_ngram_size": rng.choice([1, 2, 3]), "min_length": rng.choice([5, 20]),
+            "repetition_penalty": 1.2, "eos_token_id": rng.sample(range(target), rng.choice([1, 2, 3])),
+            "pad_token_id": rng.randrange(target), "forced_eos_token_id": rng.randrange(target),
+            "max_length": (1 if family in TRANSLATORS else tokens) + steps}
+    if family in TRANSLATORS:
+        some |= {"decoder_start_token_id": rng.randrange(target), "forced_bos_token_id": rng.randrange(target),
+                 "decoder_input_ids": [[rng.randrange(target) for _ in range(rng.choice([1, 3]))]]}
+    drawn = {key: some[key] for key in rng.sample(sorted(some), 4)}
+    if "decoder_input_ids" in drawn:
+        drawn.pop("max_length", None)
+    if "max_length" not in drawn:
+        drawn["max_new_tokens"] = steps
+    if maybe(rng):
+        beams = rng.choice([2, 3, 4])
+        drawn |= {"num_beams": beams, "num_return_sequences": rng.randint(1, beams),
+                  "early_stopping": rng.choice([True, False, "never"])}
+    return drawn
+
+
+def same_rows(report, load, ours, inputs, arguments, family):
+    """Many rows, each token for token or of the same score."""
+    if "decoder_input_ids" in arguments:
+        arguments = {**arguments, "decoder_input_ids": torch.tensor(arguments["decoder_input_ids"])}
+    expected = load().generate(**inputs, **arguments, do_sample=False)
+    got = torch.as_tensor(ours.generate(**{k: v.numpy() if torch.is_tensor(v) else v for k, v in
+                                           {**inputs, **arguments}.items()})).long()
+    report.compared += 1
+    if expected.shape == got.shape and torch.equal(expected, got):
+        return
+    report.problems.append(f"generate {arguments}: {got.tolist()}, expected {expected.tolist()}")
 
 
 def compare_saved(report, kind, theirs, ours, given, family, folder):
