@@ -10,7 +10,7 @@ namespace {
 
 /// A row as it came, and the tokens of it that count.
 struct PromptRow {
-    std::vector<std::int64_t> whole{}, tokens{};
+    std::vector<std::int64_t> whole{}, tokens{}, padding{};
 };
 
 std::vector<PromptRow> prompt_rows(const View& ids, const View& mask) {
@@ -29,7 +29,7 @@ std::vector<PromptRow> prompt_rows(const View& ids, const View& mask) {
             row.whole.push_back(read_integer(ids.dtype(), ids.data(), b * ids.stride(0) + t * ids.stride(1)));
             const bool there =
                 !mask || read_number(mask.dtype(), mask.data(), b * mask.stride(0) + t * mask.stride(1)) != 0;
-            if (there) { row.tokens.push_back(row.whole.back()); }
+            (there ? row.tokens : row.padding).push_back(row.whole.back());
         }
     }
     return rows;
@@ -71,6 +71,8 @@ Tensor generate_rows(Context& context, const Model& model, const View& input_ids
                                 .special = options.special,
                                 .rules = options.rules,
                                 .decoder_prompt = beginnings[r],
+                                .padding = config.kind == ModelKind::decoder ? rows[r].padding
+                                                                             : std::vector<std::int64_t>(),
                                 .stop = options.stop}));
     }
     loop.run(context);

@@ -36,9 +36,10 @@ void log_softmax(std::span<float> row) {
 }
 
 /// Penalties, and what may not come.
-void restrict_row(const Plan& plan, std::int64_t made, std::span<const std::int64_t> text, std::span<float> row) {
-    penalise(row, text, plan.options.repetition_penalty);
-    plan.limits.apply(text, made, row);
+void restrict_row(const Plan& plan, std::int64_t made, const std::vector<std::int64_t>& text, std::span<float> row) {
+    const std::vector<std::int64_t> whole = behind_padding(plan.options.padding, text);
+    penalise(row, whole, plan.options.repetition_penalty);
+    plan.limits.apply(whole, made, row);
 }
 
 std::span<float> row_of(Tensor& logits, std::int64_t row) {
@@ -286,14 +287,16 @@ Tensor search_rows(Context& context, const Model& model, const View& input_ids, 
     std::size_t longest = 0;
     for (std::int64_t b = 0; b < batch; ++b) {
         std::vector<std::int64_t> whole, prompt;
+        of_row.padding.clear();
         for (std::int64_t t = 0; t < tokens; ++t) {
             whole.push_back(
                 read_integer(input_ids.dtype(), input_ids.data(), b * input_ids.stride(0) + t * input_ids.stride(1)));
             const bool there =
                 !attention_mask || read_number(attention_mask.dtype(), attention_mask.data(),
                                                b * attention_mask.stride(0) + t * attention_mask.stride(1)) != 0;
-            if (there) { prompt.push_back(whole.back()); }
+            (there ? prompt : of_row.padding).push_back(whole.back());
         }
+        if (c.kind != ModelKind::decoder) { of_row.padding.clear(); }
         if (decoder_input_ids) { of_row.decoder_prompt = beginnings[static_cast<std::size_t>(b)]; }
         const auto longer = static_cast<std::int64_t>(std::max(of_row.decoder_prompt.size(), prompt.size()));
         DecodingOptions room = search_room(longer, options);

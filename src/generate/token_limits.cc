@@ -52,6 +52,13 @@ void TokenLimits::apply(std::span<const std::int64_t> text, std::int64_t made, s
     if (forced_eos_ && made + 1 == max_new_tokens_) { force(logits, *forced_eos_); }
 }
 
+std::vector<std::int64_t> behind_padding(const std::vector<std::int64_t>& padding,
+                                         const std::vector<std::int64_t>& text) {
+    std::vector<std::int64_t> whole = padding;
+    whole.insert(whole.end(), text.begin(), text.end());
+    return whole;
+}
+
 std::vector<std::int64_t> target_beginning(const char* function, const Model& model, const GenerationTokens& special,
                                            const std::vector<std::int64_t>& given) {
     const ModelConfig& config = model.config();

@@ -36,6 +36,10 @@ private:
     std::int64_t min_new_tokens_ = 0, max_new_tokens_ = 0;
 };
 
+/// A text as penalties and rules see it.
+std::vector<std::int64_t> behind_padding(const std::vector<std::int64_t>& padding,
+                                         const std::vector<std::int64_t>& text);
+
 /// What the decoder of an encoder-decoder reads first: what the caller gives, or the token that targets start with.
 std::vector<std::int64_t> target_beginning(const char* function, const Model& model, const GenerationTokens& special,
                                            const std::vector<std::int64_t>& given);

@@ -57,6 +57,73 @@ def test_generation_is_that_of_transformers():
     assert (got == want["beam4"]).all()
 
 
+def test_several_texts_of_a_row():
+    model = heed.load(MODELS / "llama")
+    prompt = [[5, 7, 9], [3, 4, 6]]
+    three = model.generate(prompt, max_new_tokens=6, min_new_tokens=6, num_beams=4, num_return_sequences=3)
+    one = model.generate(prompt, max_new_tokens=6, min_new_tokens=6, num_beams=4)
+    assert three.shape == (6, 9) and (three[::3] == one).all()
+    assert len({tuple(row) for row in three[:3].tolist()}) == 3
+    drawn = model.generate(prompt, max_new_tokens=6, do_sample=True, num_return_sequences=3, seed=2)
+    assert len(drawn) == 6 and len({tuple(row) for row in drawn[:3].tolist()}) > 1
+    for wrong in ({"num_return_sequences": 2}, {"num_return_sequences": 5, "num_beams": 4}):
+        with pytest.raises(heed.Error, match="num_return_sequences"):
+            model.generate(prompt, **wrong)
+
+
+def test_what_a_call_says_of_its_tokens():
+    model = heed.load(MODELS / "llama")
+    prompt = [[5, 7, 9]]
+    plain = model.generate(prompt, max_new_tokens=8, eos_token_id=[])[0, 3:].tolist()
+    assert model.generate(prompt, max_length=11, eos_token_id=[])[0, 3:].tolist() == plain
+    first = plain[0]
+    for more in ({"suppress_tokens": [first]}, {"begin_suppress_tokens": [first]}, {"bad_words_ids": [[first]]}):
+        assert model.generate(prompt, max_new_tokens=8, eos_token_id=[], **more)[0, 3] != first
+    assert model.generate(prompt, max_new_tokens=8, eos_token_id=[first])[0, 3:].tolist() == [first]
+    assert model.generate(prompt, max_new_tokens=8, eos_token_id=first, min_length=6).shape[1] > 5
+    assert model.generate(prompt, max_new_tokens=8, eos_token_id=[], forced_eos_token_id=2)[0, -1] == 2
+    made = model.generate(prompt, max_new_tokens=20, eos_token_id=[], no_repeat_ngram_size=1)[0].tolist()
+    assert len(set(made)) == len(made)
+    with pytest.raises(heed.Error, match="max_length.*more than the 3 tokens"):
+        model.generate(prompt, max_length=3)
+    with pytest.raises(TypeError, match="nobody"):
+        model.generate(prompt, nobody=1)
+
+
+def test_padding_in_front_counts_for_penalties():
+    model = heed.load(MODELS / "llama")
+    first = int(model.generate([[5, 7, 9]], max_new_tokens=1, eos_token_id=[])[0, 3])
+    for beams in (1, 3):
+        made = model.generate([[first, 5, 7, 9]], attention_mask=[[0, 1, 1, 1]], max_new_tokens=1, eos_token_id=[],
+                              no_repeat_ngram_size=1, num_beams=beams)
+        assert made[0, 4] != first
+
+
+def test_a_target_may_begin_with_more_than_its_start_token():
+    model = heed.load(MODELS / "bart")
+    start = int(expected("bart")["beam4"][0, 0])
+    plain = model.generate([[5, 6, 7]], max_new_tokens=6, min_new_tokens=6)[0].tolist()
+    for begin in (plain[:3], plain[1:3]):  # the start token comes before what does not have it
+        for beams in (1, 2):
+            made = model.generate([[5, 6, 7]], decoder_input_ids=[begin], max_new_tokens=4, num_beams=beams)[0].tolist()
+            assert made[:3] == [start, *plain[1:3]]
+            assert beams > 1 or made[:4] == plain[:4]
+    other = model.generate([[5, 6, 7]], max_new_tokens=4, decoder_start_token_id=9, forced_bos_token_id=8)[0].tolist()
+    assert other[:2] == [9, 8]
+    with pytest.raises(heed.Error, match="decoder"):
+        heed.load(MODELS / "llama").generate([[5]], decoder_input_ids=[[1]])
+
+
+def test_a_target_has_a_mask():
+    model = heed.load(MODELS / "t5")
+    ids, target = [[5, 6, 7]], [[0, 3, 4, 9]]
+    short = model.forward(ids, decoder_input_ids=[[0, 3, 4]])["logits"]
+    whole = model.forward(ids, decoder_input_ids=target, decoder_attention_mask=[[1, 1, 1, 0]])["logits"]
+    assert numpy.abs(whole[:, :3] - short).max() < 1e-5
+    hidden = model.forward(ids, decoder_input_ids=target, decoder_attention_mask=[[0, 1, 1, 1]])["logits"]
+    assert numpy.abs(hidden[:, 1:3] - short[:, 1:3]).max() > 1e-3
+
+
 def test_the_folder_says_how_to_generate(tmp_path):
     shutil.copytree(MODELS / "llama", tmp_path, dirs_exist_ok=True)
     prompt, settings = expected("llama")["input_ids"][:1], tmp_path / "generation_config.json"

@@ -362,7 +362,9 @@ def compare_generation(report, load, ours, given, family, rng):
         same_rows(report, load, ours, both, {**plain, "min_new_tokens": steps}, family)
         same_rows(report, load, ours, both, {**plain, **beams}, family)
     if "attention_mask" in given and bool((given["attention_mask"][:, -1] == 1).all()):
-        same_rows(report, load, ours, {k: given[k] for k in ("input_ids", "attention_mask")}, {**plain, **beams}, family)
+        for more in (beams, penalty | {"no_repeat_ngram_size": 2}):
+            both = {k: given[k] for k in ("input_ids", "attention_mask")}
+            same_rows(report, load, ours, both, plain | more, family)
         both = {k: given[k] for k in ("input_ids", "attention_mask")}
         whole = load().generate(**both, **plain, do_sample=False)
         mine = ours.generate(both["input_ids"].numpy(), attention_mask=both["attention_mask"].numpy(), **plain)
