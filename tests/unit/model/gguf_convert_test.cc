@@ -185,12 +185,12 @@ TEST(ConvertGguf, PiecesWithScoresBecomeMerges) {
 TEST(ConvertGguf, TokenizersThatAreNotKnownAreNamed) {
     SmallGguf other("llama"), cut("llama"), broken("llama");
     other.text("tokenizer.ggml.model", "rwkv").texts("tokenizer.ggml.tokens", {"a"});
-    cut.text("tokenizer.ggml.model", "gpt2").text("tokenizer.ggml.pre", "nobody's");
+    cut.text("tokenizer.ggml.model", "gpt2").text("tokenizer.ggml.pre", "of nobody");
     cut.texts("tokenizer.ggml.tokens", {"a"}).texts("tokenizer.ggml.merges", {});
     broken.text("tokenizer.ggml.model", "llama").texts("tokenizer.ggml.tokens", {"\xFF"});
     broken.numbers<float>("tokenizer.ggml.scores", 6, {0});
     for (const auto& [file, words] :
-         {std::pair{&other, "rwkv"}, {&cut, "nobody's"}, {&broken, "UTF-8"}}) {
+         {std::pair{&other, "rwkv"}, {&cut, "of nobody"}, {&broken, "UTF-8"}}) {
         const Converted converted(*file);
         EXPECT_NE(converted.no_tokenizer.find(words), std::string::npos) << converted.no_tokenizer;
         EXPECT_FALSE(std::filesystem::exists(converted.folder() / "tokenizer.json"));
