@@ -97,6 +97,9 @@ public:
             rules.bad_words_ids.clear();
             for (const nb::handle word : sequence("bad_words_ids", bad_words_ids_)) {
                 rules.bad_words_ids.push_back(ids("bad_words_ids", word));
+                if (rules.bad_words_ids.back().empty()) {
+                    refuse(generate_name, "bad_words_ids", "lists that are not empty", "an empty one");
+                }
             }
         }
         rules.no_repeat_ngram_size =
@@ -224,6 +227,9 @@ nb::object generate_(const Model& model, nb::handle inputs, nb::handle attention
     if (search.num_beams < 1) { refuse(f, "num_beams", "1 or more", std::to_string(search.num_beams)); }
     keywords.max_new_tokens = max_new_tokens;
     keywords.max_length = more.max_length();
+    if (min_new_tokens && *min_new_tokens < 0) {
+        refuse(f, "min_new_tokens", "0 or more", std::to_string(*min_new_tokens));
+    }
     search.min_new_tokens = chosen(min_new_tokens, folder.min_new_tokens, std::int64_t{0});
     search.length_penalty = chosen(length_penalty, folder.length_penalty, 1.0);
     search.early_stopping = early(early_stopping, folder.early_stopping);

@@ -34,13 +34,15 @@ HEED_API Tensor embed_texts(Context& context, const Model& model, const Tokenize
 
 struct ScoreOptions {
     std::int64_t window = 0;  ///< tokens that the model sees at once; 0: what it was made for, at most 1024
-    std::int64_t stride = 0;  ///< tokens that a window is ahead of the one before; 0: half of it
+    /// Tokens that a window is ahead of the one before; 0: half of it. Where it is the window itself, the first token of
+    /// each window is not predicted.
+    std::int64_t stride = 0;
     std::string kernel{};
 };
 
 struct TextScore {
     double negative_log_likelihood = 0;  ///< of all tokens that were predicted, natural logarithm
-    std::int64_t tokens = 0;             ///< those; the first token of a text is not
+    std::int64_t tokens = 0;             ///< those; the first token of a text is none of them
     double perplexity() const;
     /// Of a text of so many bytes.
     double bits_per_byte(std::int64_t bytes) const;

@@ -183,6 +183,7 @@ void for_windows(std::span<const std::int64_t> ids, const Windows& w, const Each
     std::int64_t done = 1;  // the first token has nothing before it
     for (std::int64_t begin = 0; done < size; begin += w.stride) {
         const std::int64_t end = std::min(begin + w.window, size);
+        done = std::max(done, begin + 1);  // nor has the first of a window that begins where another ends
         if (done >= end) { continue; }
         each(ids.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin)), done - begin,
              end - done);

@@ -171,6 +171,18 @@ TEST(Evaluate, EveryTokenIsScoredOnceWhateverTheStride) {
     const TextScore beginning = score_text(context, model, std::span(ids).first(10), {.window = 10, .stride = 10});
     EXPECT_NEAR(first.negative_log_likelihood, beginning.negative_log_likelihood, 1e-4);
     EXPECT_THROW(score_text(context, model, ids, {.window = 4, .stride = 5}), Error);
+    // Windows side by side: each is a text of its own.
+    double alone = 0;
+    std::int64_t predicted = 0;
+    for (std::size_t begin = 0; begin < ids.size(); begin += 10) {
+        const auto part = std::span(ids).subspan(begin, std::min<std::size_t>(10, ids.size() - begin));
+        const TextScore one = score_text(context, model, part, {.window = 64});
+        alone += one.negative_log_likelihood;
+        predicted += one.tokens;
+    }
+    const TextScore apart = score_text(context, model, ids, {.window = 10, .stride = 10});
+    EXPECT_EQ(apart.tokens, predicted);
+    EXPECT_NEAR(apart.negative_log_likelihood, alone, 1e-4);
 }
 
 TEST(Evaluate, VectorsIgnorePaddingAndHaveLengthOne) {
