@@ -113,9 +113,7 @@ private:
     static std::optional<std::int64_t> integer(const char* name, nb::handle value, std::int64_t least) {
         if (!given(value)) { return std::nullopt; }
         const std::int64_t number = to_integer(generate_name, name, value);
-        if (number < least) {
-            refuse(generate_name, name, std::to_string(least) + " or more", std::to_string(number));
-        }
+        if (number < least) { refuse(generate_name, name, std::to_string(least) + " or more", std::to_string(number)); }
         return number;
     }
     static nb::sequence sequence(const char* name, nb::handle value) {
@@ -256,8 +254,8 @@ nb::object generate_(const Model& model, nb::handle inputs, nb::handle attention
     const Ids decoder_ids(f, "decoder_input_ids", more.decoder_input_ids());
     Tensor result;
     without_gil([&] {
-        result = run(where, model, {.ids = ids.view(), .mask = mask.view(), .decoder_ids = decoder_ids.view()},
-                     keywords);
+        result =
+            run(where, model, {.ids = ids.view(), .mask = mask.view(), .decoder_ids = decoder_ids.view()}, keywords);
     });
     return copy_out(result, nb::none());
 }
@@ -329,30 +327,30 @@ tokenizer.json, and gives text.
 void bind_generate(nb::module_& m) {
     auto model = nb::borrow<nb::class_<Model>>(m.attr("Model"));
     model
-        .def(
-            "generate", generate_, nb::arg("input_ids"), nb::arg("attention_mask") = nb::none(),
-            nb::arg("max_new_tokens") = nb::none(), nb::arg("min_new_tokens") = nb::none(),
-            nb::arg("do_sample") = nb::none(), nb::arg("temperature") = nb::none(), nb::arg("top_k") = nb::none(),
-            nb::arg("top_p") = nb::none(), nb::arg("min_p") = nb::none(), nb::arg("repetition_penalty") = nb::none(),
-            nb::arg("seed") = 0, nb::arg("num_beams") = nb::none(), nb::arg("length_penalty") = nb::none(),
-            nb::arg("early_stopping") = nb::none(), nb::arg("eos_token_id") = nb::none(),
-            nb::arg("stop_strings") = nb::none(), nb::arg("prompt_lookup_num_tokens") = 0,
-            nb::arg("assistant_model").none() = nb::none(), nb::arg("context") = nb::none(), nb::arg("more"),
-            nb::sig(
-                "def generate(self, input_ids: Any, attention_mask: Any = None, max_new_tokens: int | None = None, "
-                "min_new_tokens: int | None = None, do_sample: bool | None = None, temperature: float | None = None, "
-                "top_k: int | None = None, top_p: float | None = None, min_p: float | None = None, "
-                "repetition_penalty: float | None = None, seed: int = 0, num_beams: int | None = None, "
-                "length_penalty: float | None = None, early_stopping: bool | Literal['never'] | None = None, "
-                "eos_token_id: int | Sequence[int] | None = None, stop_strings: Sequence[str] | None = None, "
-                "prompt_lookup_num_tokens: int = 0, assistant_model: Model | None = None, context: Any = None, *, "
-                "max_length: int | None = None, min_length: int | None = None, num_return_sequences: int | None = None, "
-                "no_repeat_ngram_size: int | None = None, bad_words_ids: Sequence[Sequence[int]] | None = None, "
-                "suppress_tokens: Sequence[int] | None = None, begin_suppress_tokens: Sequence[int] | None = None, "
-                "pad_token_id: int | None = None, decoder_start_token_id: int | None = None, "
-                "forced_bos_token_id: int | None = None, forced_eos_token_id: int | None = None, "
-                "decoder_input_ids: Any = None) -> Any"),
-            generate_doc)
+        .def("generate", generate_, nb::arg("input_ids"), nb::arg("attention_mask") = nb::none(),
+             nb::arg("max_new_tokens") = nb::none(), nb::arg("min_new_tokens") = nb::none(),
+             nb::arg("do_sample") = nb::none(), nb::arg("temperature") = nb::none(), nb::arg("top_k") = nb::none(),
+             nb::arg("top_p") = nb::none(), nb::arg("min_p") = nb::none(), nb::arg("repetition_penalty") = nb::none(),
+             nb::arg("seed") = 0, nb::arg("num_beams") = nb::none(), nb::arg("length_penalty") = nb::none(),
+             nb::arg("early_stopping") = nb::none(), nb::arg("eos_token_id") = nb::none(),
+             nb::arg("stop_strings") = nb::none(), nb::arg("prompt_lookup_num_tokens") = 0,
+             nb::arg("assistant_model").none() = nb::none(), nb::arg("context") = nb::none(), nb::arg("more"),
+             nb::sig(
+                 "def generate(self, input_ids: Any, attention_mask: Any = None, max_new_tokens: int | None = None, "
+                 "min_new_tokens: int | None = None, do_sample: bool | None = None, temperature: float | None = None, "
+                 "top_k: int | None = None, top_p: float | None = None, min_p: float | None = None, "
+                 "repetition_penalty: float | None = None, seed: int = 0, num_beams: int | None = None, "
+                 "length_penalty: float | None = None, early_stopping: bool | Literal['never'] | None = None, "
+                 "eos_token_id: int | Sequence[int] | None = None, stop_strings: Sequence[str] | None = None, "
+                 "prompt_lookup_num_tokens: int = 0, assistant_model: Model | None = None, context: Any = None, *, "
+                 "max_length: int | None = None, min_length: int | None = None, num_return_sequences: int | None = "
+                 "None, "
+                 "no_repeat_ngram_size: int | None = None, bad_words_ids: Sequence[Sequence[int]] | None = None, "
+                 "suppress_tokens: Sequence[int] | None = None, begin_suppress_tokens: Sequence[int] | None = None, "
+                 "pad_token_id: int | None = None, decoder_start_token_id: int | None = None, "
+                 "forced_bos_token_id: int | None = None, forced_eos_token_id: int | None = None, "
+                 "decoder_input_ids: Any = None) -> Any"),
+             generate_doc)
         .def("embed", embed_, nb::arg("inputs"), nb::arg("attention_mask") = nb::none(), nb::arg("pooling") = "mean",
              nb::arg("normalize") = true, nb::arg("context") = nb::none(),
              nb::sig(

@@ -43,8 +43,8 @@ nb::dict forward_(const Model& model, nb::handle input_ids, nb::handle attention
                   nb::handle token_type_ids, nb::handle decoder_input_ids, const std::vector<std::string>& capture,
                   nb::handle head_factors, std::int64_t hidden_last, const std::string& kernel, nb::handle context,
                   nb::handle decoder_attention_mask) {
-    const PassInputs inputs("Model.forward", input_ids, attention_mask, position_ids, token_type_ids,
-                            decoder_input_ids, decoder_attention_mask);
+    const PassInputs inputs("Model.forward", input_ids, attention_mask, position_ids, token_type_ids, decoder_input_ids,
+                            decoder_attention_mask);
     ForwardOptions options;
     read_capture(capture, options);
     if (hidden_last < 0) { refuse("Model.forward", "hidden_last", "0 or more", std::to_string(hidden_last)); }

@@ -34,8 +34,8 @@ HEED_API Tensor embed_texts(Context& context, const Model& model, const Tokenize
 
 struct ScoreOptions {
     std::int64_t window = 0;  ///< tokens that the model sees at once; 0: what it was made for, at most 1024
-    /// Tokens that a window is ahead of the one before; 0: half of it. Where it is the window itself, the first token of
-    /// each window is not predicted.
+    /// Tokens that a window is ahead of the one before; 0: half of it. Where it is the window itself, the first token
+    /// of each window is not predicted.
     std::int64_t stride = 0;
     std::string kernel{};
 };

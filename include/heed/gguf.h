@@ -72,10 +72,10 @@ struct GgufConversion {
     std::string no_tokenizer{};
 };
 
-/// Writes a folder as Hugging Face has it from a GGUF of the architecture llama, qwen2 or qwen3, so that Model::load and
-/// Tokenizer take it: config.json, model.safetensors, and where the file has them tokenizer.json (byte-level BPE cut as
-/// GPT-2, Llama 3 or Qwen2 do, or pieces with scores) and chat_template.jinja. Quantised tensors become f32. config.json
-/// is written last.
+/// Writes a folder as Hugging Face has it from a GGUF of the architecture llama, qwen2 or qwen3, so that Model::load
+/// and Tokenizer take it: config.json, model.safetensors, and where the file has them tokenizer.json (byte-level BPE
+/// cut as GPT-2, Llama 3 or Qwen2 do, or pieces with scores) and chat_template.jinja. Quantised tensors become f32.
+/// config.json is written last.
 HEED_API GgufConversion convert_gguf(const std::filesystem::path& gguf, const std::filesystem::path& folder);
 
 }  // namespace heed

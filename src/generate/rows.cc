@@ -62,18 +62,18 @@ Tensor generate_rows(Context& context, const Model& model, const View& input_ids
     std::vector<ServingLoop::Id> ids;
     for (std::size_t n = 0; n < rows.size() * static_cast<std::size_t>(texts); ++n) {
         const std::size_t r = n / static_cast<std::size_t>(texts);
-        ids.push_back(loop.add({.prompt = rows[r].tokens,
-                                .max_new_tokens = options.max_new_tokens,
-                                .min_new_tokens = options.min_new_tokens,
-                                .sampling = options.sampling,
-                                .sequence = n,
-                                .eos = options.eos,
-                                .special = options.special,
-                                .rules = options.rules,
-                                .decoder_prompt = beginnings[r],
-                                .padding = config.kind == ModelKind::decoder ? rows[r].padding
-                                                                             : std::vector<std::int64_t>(),
-                                .stop = options.stop}));
+        ids.push_back(
+            loop.add({.prompt = rows[r].tokens,
+                      .max_new_tokens = options.max_new_tokens,
+                      .min_new_tokens = options.min_new_tokens,
+                      .sampling = options.sampling,
+                      .sequence = n,
+                      .eos = options.eos,
+                      .special = options.special,
+                      .rules = options.rules,
+                      .decoder_prompt = beginnings[r],
+                      .padding = config.kind == ModelKind::decoder ? rows[r].padding : std::vector<std::int64_t>(),
+                      .stop = options.stop}));
     }
     loop.run(context);
     std::vector<std::vector<std::int64_t>> made;

@@ -40,12 +40,10 @@ constexpr const char* llama3_expression =
 constexpr const char* qwen2_expression =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 
-constexpr std::array cuttings = {Cutting{"gpt-2", nullptr, false, false},
-                                 Cutting{"llama-bpe", llama3_expression, true, true},
-                                 Cutting{"llama3", llama3_expression, true, true},
-                                 Cutting{"llama-v3", llama3_expression, true, true},
-                                 Cutting{"qwen2", qwen2_expression, false, false},
-                                 Cutting{"deepseek-r1-qwen", qwen2_expression, false, false}};
+constexpr std::array cuttings = {
+    Cutting{"gpt-2", nullptr, false, false},          Cutting{"llama-bpe", llama3_expression, true, true},
+    Cutting{"llama3", llama3_expression, true, true}, Cutting{"llama-v3", llama3_expression, true, true},
+    Cutting{"qwen2", qwen2_expression, false, false}, Cutting{"deepseek-r1-qwen", qwen2_expression, false, false}};
 
 /// What both kinds of files have in common.
 class Reader {
@@ -96,8 +94,7 @@ public:
         const auto add = [&](json& to, const std::optional<std::string>& name, std::int64_t type) {
             to.push_back({{"SpecialToken", {{"id", *name}, {"type_id", type}}}});
             const auto id = std::ranges::find(tokens_, *name) - tokens_.begin();
-            special[*name] = {
-                {"id", *name}, {"ids", json::array({id})}, {"tokens", json::array({*name})}};
+            special[*name] = {{"id", *name}, {"ids", json::array({id})}, {"tokens", json::array({*name})}};
         };
         const auto around = [&](json& to, const char* sequence, std::int64_t type) {
             if (before) { add(to, bos, type); }
@@ -151,15 +148,15 @@ GgufTokenizer byte_level(const GgufFile& file, const Reader& reader) {
         return {.why_none = "tokenizer.ggml.pre: expected gpt-2, llama-bpe or qwen2, got " + in_quotes(name)};
     }
     json bytes = {{"type", "ByteLevel"},
-                          {"add_prefix_space", false},
-                          {"trim_offsets", true},
-                          {"use_regex", cutting->expression == nullptr}};
+                  {"add_prefix_space", false},
+                  {"trim_offsets", true},
+                  {"use_regex", cutting->expression == nullptr}};
     json pre_tokenizer = bytes;
     if (cutting->expression != nullptr) {
         const json split = {{"type", "Split"},
-                                    {"pattern", {{"Regex", cutting->expression}}},
-                                    {"behavior", "Isolated"},
-                                    {"invert", false}};
+                            {"pattern", {{"Regex", cutting->expression}}},
+                            {"behavior", "Isolated"},
+                            {"invert", false}};
         pre_tokenizer = {{"type", "Sequence"}, {"pretokenizers", json::array({split, bytes})}};
     }
     Parts parts{.pre_tokenizer = pre_tokenizer, .decoder = bytes, .bos_usual = cutting->adds_bos};

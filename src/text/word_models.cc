@@ -65,8 +65,9 @@ void WordLevel::encode(std::string_view piece, std::vector<std::int64_t>& ids) c
 
 namespace {
 
-/// A score as Hugging Face's tokenizers read it: its digits as a whole number, then one product or quotient with a power
-/// of ten. Of 16 digits and more the last bit may differ from the nearest double, and among equal sums it decides.
+/// A score as Hugging Face's tokenizers read it: its digits as a whole number, then one product or quotient with a
+/// power of ten. Of 16 digits and more the last bit may differ from the nearest double, and among equal sums it
+/// decides.
 double score_as_read(double score) {
     char text[40];
     const auto written = std::to_chars(text, text + sizeof(text), std::abs(score), std::chars_format::scientific);

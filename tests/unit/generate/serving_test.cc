@@ -213,7 +213,9 @@ TEST(Bleu, KnownValues) {
     EXPECT_NEAR(close.score, 100 * std::pow(6.0 / 7 * 4 / 6 * 2 / 5 * 1 / 4, 0.25), 1e-9);
     EXPECT_EQ(bleu(other, same).score, 0);
     // White space is Unicode's, and what stands at the end does not count.
-    const std::vector<std::string> plain = {"one two three four five"}, spaced = {"one\u00A0two\u3000three\x1C" "four five \u2003\n"};
+    const std::vector<std::string> plain = {"one two three four five"}, spaced = {
+                                                                            "one\u00A0two\u3000three\x1C"
+                                                                            "four five \u2003\n"};
     EXPECT_NEAR(bleu(spaced, plain).score, 100, 1e-9);
     EXPECT_THROW(bleu(hypothesis, {}), Error);
 }

@@ -189,8 +189,7 @@ TEST(ConvertGguf, TokenizersThatAreNotKnownAreNamed) {
     cut.texts("tokenizer.ggml.tokens", {"a"}).texts("tokenizer.ggml.merges", {});
     broken.text("tokenizer.ggml.model", "llama").texts("tokenizer.ggml.tokens", {"\xFF"});
     broken.numbers<float>("tokenizer.ggml.scores", 6, {0});
-    for (const auto& [file, words] :
-         {std::pair{&other, "rwkv"}, {&cut, "of nobody"}, {&broken, "UTF-8"}}) {
+    for (const auto& [file, words] : {std::pair{&other, "rwkv"}, {&cut, "of nobody"}, {&broken, "UTF-8"}}) {
         const Converted converted(*file);
         EXPECT_NE(converted.no_tokenizer.find(words), std::string::npos) << converted.no_tokenizer;
         EXPECT_FALSE(std::filesystem::exists(converted.folder() / "tokenizer.json"));
