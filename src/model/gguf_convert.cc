@@ -118,7 +118,7 @@ Renamed name_elsewhere(const std::string& name, const Architecture& architecture
 /// What every frequency is divided by (Llama 3.1), of half a head.
 constexpr const char* rope_factors = "rope_freqs.weight";
 
-nlohmann::ordered_json rope_scaling(const GgufFile& file, const std::string& architecture, std::int64_t head_size) {
+nlohmann::ordered_json scaling_of_rope(const GgufFile& file, const std::string& architecture, std::int64_t head_size) {
     const auto key = [&](const char* name) { return architecture + ".rope.scaling." + name; };
     const auto type = value_of<std::string>(file, key("type")).value_or("none");
     if (type != "none" && type != "linear" && type != "yarn") {
@@ -212,7 +212,7 @@ GgufConversion convert_gguf(const std::filesystem::path& gguf, const std::filesy
          {std::pair{"bos_token_id", "tokenizer.ggml.bos_token_id"}, {"eos_token_id", "tokenizer.ggml.eos_token_id"}}) {
         if (const auto id = value_of<std::int64_t>(file, source)) { config[name] = *id; }
     }
-    const nlohmann::ordered_json scaling = rope_scaling(file, architecture.name, sizes.head_size);
+    const nlohmann::ordered_json scaling = scaling_of_rope(file, architecture.name, sizes.head_size);
     if (!scaling.is_null()) { config["rope_scaling"] = scaling; }
     const GgufTokenizer tokenizer = gguf_tokenizer(file);
     std::filesystem::create_directories(folder);

@@ -114,12 +114,12 @@ private:
 };
 
 /// The parts of a file between its fixed ones.
-struct Parts {
+struct TokenizerParts {
     json normalizer = nullptr, pre_tokenizer = nullptr, decoder = nullptr, model = nullptr;
     bool bos_usual = false;
 };
 
-GgufTokenizer whole_file(const Reader& reader, const Parts& parts) {
+GgufTokenizer whole_file(const Reader& reader, const TokenizerParts& parts) {
     const json file = {{"version", "1.0"},
                        {"truncation", nullptr},
                        {"padding", nullptr},
@@ -159,7 +159,7 @@ GgufTokenizer byte_level(const GgufFile& file, const Reader& reader) {
                             {"invert", false}};
         pre_tokenizer = {{"type", "Sequence"}, {"pretokenizers", json::array({split, bytes})}};
     }
-    Parts parts{.pre_tokenizer = pre_tokenizer, .decoder = bytes, .bos_usual = cutting->adds_bos};
+    TokenizerParts parts{.pre_tokenizer = pre_tokenizer, .decoder = bytes, .bos_usual = cutting->adds_bos};
     if (cutting->expression == qwen2_expression) { parts.normalizer = {{"type", "NFC"}}; }
     parts.model = {{"type", "BPE"},
                    {"ignore_merges", cutting->ignore_merges},
@@ -208,7 +208,7 @@ GgufTokenizer pieces(const GgufFile& file, const Reader& reader) {
     decoders.push_back({{"type", "Fuse"}});
     if (prefix) { decoders.push_back({{"type", "Strip"}, {"content", " "}, {"start", 1}, {"stop", 0}}); }
     const auto unknown = reader.token("tokenizer.ggml.unknown_token_id");
-    Parts parts{.bos_usual = true};
+    TokenizerParts parts{.bos_usual = true};
     parts.normalizer = {{"type", "Sequence"}, {"normalizers", normalizers}};
     parts.decoder = {{"type", "Sequence"}, {"decoders", decoders}};
     parts.model = {{"type", "BPE"},
