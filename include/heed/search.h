@@ -55,8 +55,9 @@ HEED_API std::vector<std::vector<std::int64_t>> search_best(Context& context, De
 
 /// The same for every row of input_ids [B,T]: [B*N,L] i64, the N = num_return_sequences best texts of each, padding of
 /// the prompt kept in front of it and padding behind what is shorter. Tokens that attention_mask hides are left out of
-/// the computation. Rows do not influence one another. decoder_input_ids [B,T]: what the targets of an encoder-decoder
-/// begin with, the start token before it where no row has it.
+/// the computation; without a mask, padding tokens, unless they may end a text. Rows do not influence one another.
+/// decoder_input_ids [B,T]: what the targets of an encoder-decoder begin with, the start token before it where no row
+/// has it.
 HEED_API Tensor search_rows(Context& context, const Model& model, const View& input_ids, const View& attention_mask,
                             const SearchOptions& options = {}, const std::string& kernel = {},
                             const View& decoder_input_ids = {});

@@ -151,10 +151,10 @@ struct GenerateOptions {
 
 /// Every row of input_ids [B,T], all in one batch: [B,L] i64 as transformers' generate gives it. Of a decoder the
 /// prompts, their padding kept, and the continuations; of an encoder-decoder the targets, start token first. Padding
-/// behind what is shorter. Tokens that attention_mask hides are left out. Row r draws as sequence r of what comes out:
-/// num_return_sequences texts of the first row, then those of the second.
-/// decoder_input_ids [B,T]: what the targets of an encoder-decoder begin with, the start token before it where no row
-/// has it.
+/// behind what is shorter. Tokens that attention_mask hides are left out; without a mask, padding tokens, unless they
+/// may end a text. Row r draws as sequence r of what comes out: num_return_sequences texts of the first row, then those
+/// of the second. decoder_input_ids [B,T]: what the targets of an encoder-decoder begin with, the start token before it
+/// where no row has it.
 HEED_API Tensor generate_rows(Context& context, const Model& model, const View& input_ids, const View& attention_mask,
                               const GenerateOptions& options = {}, const View& decoder_input_ids = {});
 

@@ -2,45 +2,18 @@
 
 #include <algorithm>
 
-#include "base/dispatch.h"
+#include "generate/prompt_rows.h"
 #include "generate/token_limits.h"
 
 namespace heed {
-namespace {
-
-/// A row as it came, and the tokens of it that count.
-struct PromptRow {
-    std::vector<std::int64_t> whole{}, tokens{}, padding{};
-};
-
-std::vector<PromptRow> prompt_rows(const View& ids, const View& mask) {
-    if (!ids || ids.rank() != 2 || (ids.dtype() != DType::i64 && ids.dtype() != DType::i32)) {
-        throw Error("[generate_rows] input_ids: expected i64 or i32 [batch, tokens], got " +
-                    (ids ? std::string(name_of(ids.dtype())) + " " + to_string(ids.shape()) : "none"));
-    }
-    if (mask && !(mask.shape() == ids.shape())) {
-        throw Error("[generate_rows] attention_mask: expected shape " + to_string(ids.shape()) + ", got " +
-                    to_string(mask.shape()));
-    }
-    std::vector<PromptRow> rows(static_cast<std::size_t>(ids.extent(0)));
-    for (std::int64_t b = 0; b < ids.extent(0); ++b) {
-        PromptRow& row = rows[static_cast<std::size_t>(b)];
-        for (std::int64_t t = 0; t < ids.extent(1); ++t) {
-            row.whole.push_back(read_integer(ids.dtype(), ids.data(), b * ids.stride(0) + t * ids.stride(1)));
-            const bool there =
-                !mask || read_number(mask.dtype(), mask.data(), b * mask.stride(0) + t * mask.stride(1)) != 0;
-            (there ? row.tokens : row.padding).push_back(row.whole.back());
-        }
-    }
-    return rows;
-}
-
-}  // namespace
-
 Tensor generate_rows(Context& context, const Model& model, const View& input_ids, const View& attention_mask,
                      const GenerateOptions& options, const View& decoder_input_ids) {
     const ModelConfig& config = model.config();
-    const std::vector<PromptRow> rows = prompt_rows(input_ids, attention_mask);
+    const std::vector<PromptRow> rows = prompt_rows(model, {.function = "generate_rows",
+                                                            .input_ids = input_ids,
+                                                            .attention_mask = attention_mask,
+                                                            .eos = options.eos,
+                                                            .special = options.special});
     const std::int64_t texts = options.num_return_sequences;
     if (texts < 1 || (texts > 1 && !options.sampling.do_sample)) {
         throw Error("[generate_rows] num_return_sequences: expected 1, or more with do_sample, got " +

@@ -5,8 +5,8 @@
 #include <limits>
 #include <numeric>
 
-#include "base/dispatch.h"
 #include "generate/penalise.h"
+#include "generate/prompt_rows.h"
 #include "generate/token_limits.h"
 
 namespace heed {
@@ -271,33 +271,21 @@ DecodingOptions search_room(std::int64_t prompt, const SearchOptions& options) {
 Tensor search_rows(Context& context, const Model& model, const View& input_ids, const View& attention_mask,
                    const SearchOptions& options, const std::string& kernel, const View& decoder_input_ids) {
     const ModelConfig& c = model.config();
-    if (!input_ids || input_ids.rank() != 2 || (input_ids.dtype() != DType::i64 && input_ids.dtype() != DType::i32)) {
-        throw Error(
-            "[search_rows] input_ids: expected i64 or i32 [batch, tokens], got " +
-            (input_ids ? std::string(name_of(input_ids.dtype())) + " " + to_string(input_ids.shape()) : "none"));
-    }
-    if (attention_mask && !(attention_mask.shape() == input_ids.shape())) {
-        throw Error("[search_rows] attention_mask: expected shape " + to_string(input_ids.shape()) + ", got " +
-                    to_string(attention_mask.shape()));
-    }
-    const std::int64_t batch = input_ids.extent(0), tokens = input_ids.extent(1);
-    const auto beginnings = decoder_prompts("search_rows", model, options.special, decoder_input_ids, batch);
+    const std::vector<PromptRow> prompts = prompt_rows(model, {.function = "search_rows",
+                                                               .input_ids = input_ids,
+                                                               .attention_mask = attention_mask,
+                                                               .eos = options.eos,
+                                                               .special = options.special});
+    const auto beginnings = decoder_prompts("search_rows", model, options.special, decoder_input_ids,
+                                            static_cast<std::int64_t>(prompts.size()));
     SearchOptions of_row = options;
     std::vector<std::vector<std::int64_t>> rows;
     std::size_t longest = 0;
-    for (std::int64_t b = 0; b < batch; ++b) {
-        std::vector<std::int64_t> whole, prompt;
-        of_row.padding.clear();
-        for (std::int64_t t = 0; t < tokens; ++t) {
-            whole.push_back(
-                read_integer(input_ids.dtype(), input_ids.data(), b * input_ids.stride(0) + t * input_ids.stride(1)));
-            const bool there =
-                !attention_mask || read_number(attention_mask.dtype(), attention_mask.data(),
-                                               b * attention_mask.stride(0) + t * attention_mask.stride(1)) != 0;
-            (there ? prompt : of_row.padding).push_back(whole.back());
-        }
+    for (std::size_t b = 0; b < prompts.size(); ++b) {
+        const auto& [whole, prompt, padding] = prompts[b];
+        of_row.padding = padding;
         if (c.kind != ModelKind::decoder) { of_row.padding.clear(); }
-        if (decoder_input_ids) { of_row.decoder_prompt = beginnings[static_cast<std::size_t>(b)]; }
+        if (decoder_input_ids) { of_row.decoder_prompt = beginnings[b]; }
         const auto longer = static_cast<std::int64_t>(std::max(of_row.decoder_prompt.size(), prompt.size()));
         DecodingOptions room = search_room(longer, options);
         room.kernel = kernel;

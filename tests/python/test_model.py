@@ -99,6 +99,18 @@ def test_padding_in_front_counts_for_penalties():
         assert made[0, 4] != first
 
 
+def test_padding_tokens_are_hidden_without_a_mask():
+    model = heed.load(MODELS / "llama")
+    for beams in (1, 3):
+        plain = model.generate([[5, 7, 9]], max_new_tokens=6, eos_token_id=[], num_beams=beams)[0, 3:].tolist()
+        padded = [[11, 11, 5, 7, 9]]
+        made = model.generate(padded, max_new_tokens=6, eos_token_id=[], pad_token_id=11, num_beams=beams)
+        assert made[0, 5:].tolist() == plain
+    shown = [model.generate(padded, max_new_tokens=6, eos_token_id=[], **more)[0, 5:].tolist() for more in (
+        {"pad_token_id": 3}, {"pad_token_id": 11, "attention_mask": numpy.ones((1, 5), "int64")})]
+    assert shown[0] == shown[1]
+
+
 def test_a_target_may_begin_with_more_than_its_start_token():
     model = heed.load(MODELS / "bart")
     start = int(expected("bart")["beam4"][0, 0])
