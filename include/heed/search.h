@@ -36,7 +36,7 @@ struct SearchOptions {
     std::optional<TokenRules> rules = std::nullopt;
     /// Of an encoder-decoder: what its target begins with, in place of the start token.
     std::vector<std::int64_t> decoder_prompt{};
-    /// Tokens in front of a decoder's prompt that the model does not read: penalties and rules count them.
+    /// Tokens in front of a decoder's prompt that the model does not read: rules count them, penalties do not.
     std::vector<std::int64_t> padding{};
     /// The so many best texts of a prompt: at most num_beams.
     std::int64_t num_return_sequences = 1;

@@ -57,7 +57,7 @@ struct Request {
     std::optional<TokenRules> rules = std::nullopt;  ///< absent: what the model's folder forbids
     /// Of an encoder-decoder: what its target begins with, in place of the start token.
     std::vector<std::int64_t> decoder_prompt{};
-    /// Tokens in front of a decoder's prompt that the model does not read: penalties and rules count them.
+    /// Tokens in front of a decoder's prompt that the model does not read: rules count them, penalties do not.
     std::vector<std::int64_t> padding{};
     std::vector<std::string> stop{};  ///< needs a tokenizer
     TokenCallback on_token{};

@@ -46,23 +46,39 @@ std::string with_entities_replaced(std::string text) {
     return text;
 }
 
-/// A period or comma is set apart unless digits stand on both sides; a dash behind a digit is.
-std::vector<std::string> words_of(const std::string& text) {
-    const std::string given = " " + with_entities_replaced(without_space_behind(text)) + " ";
-    std::string spaced;
-    for (std::size_t n = 0; n < given.size(); ++n) {
-        const char c = given[n];
-        const char before = n > 0 ? given[n - 1] : ' ', after = n + 1 < given.size() ? given[n + 1] : ' ';
-        const bool point = (c == '.' || c == ',') && !(is_digit(before) && is_digit(after));
-        const bool dash = c == '-' && is_digit(before);
-        if (stands_alone(c) || point || dash) {
-            spaced += ' ';
-            spaced += c;
-            spaced += ' ';
-        } else {
-            spaced += c;
+/// Spaces around what stands in the text where a character of one kind is followed by one of another. As with a regular
+/// expression, a character belongs to one such pair at most.
+template <class First, class Second>
+std::string with_pairs_apart(const std::string& text, const First& first, const Second& second, const char* before,
+                             const char* behind) {
+    std::string result;
+    for (std::size_t n = 0; n < text.size(); ++n) {
+        if (n + 1 == text.size() || !first(text[n]) || !second(text[n + 1])) {
+            result += text[n];
+            continue;
         }
+        result += before;
+        result += text[n];
+        result += ' ';
+        result += text[++n];
+        result += behind;
     }
+    return result;
+}
+
+/// Symbols are set apart; then a period or comma where no digit stands before it, where none stands behind it, and a
+/// dash behind a digit.
+std::vector<std::string> words_of(const std::string& text) {
+    const auto is_point = [](char c) { return c == '.' || c == ','; };
+    const auto no_digit = [](char c) { return !is_digit(c); };
+    std::string spaced;
+    for (const char c : " " + with_entities_replaced(without_space_behind(text)) + " ") {
+        spaced += stands_alone(c) ? std::string{' ', c, ' '} : std::string{c};
+    }
+    spaced = with_pairs_apart(spaced, no_digit, is_point, "", " ");
+    spaced = with_pairs_apart(spaced, is_point, no_digit, " ", "");
+    spaced = with_pairs_apart(
+        spaced, is_digit, [](char c) { return c == '-'; }, "", " ");
     std::vector<std::string> words;
     std::size_t begin = 0;
     for (std::size_t at = 0; at <= spaced.size();) {

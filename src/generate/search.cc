@@ -37,9 +37,8 @@ void log_softmax(std::span<float> row) {
 
 /// Penalties, and what may not come.
 void restrict_row(const Plan& plan, std::int64_t made, const std::vector<std::int64_t>& text, std::span<float> row) {
-    const std::vector<std::int64_t> whole = behind_padding(plan.options.padding, text);
-    penalise(row, whole, plan.options.repetition_penalty);
-    plan.limits.apply(whole, made, row);
+    penalise(row, text, plan.options.repetition_penalty);
+    plan.limits.apply(behind_padding(plan.options.padding, text), made, row);
 }
 
 std::span<float> row_of(Tensor& logits, std::int64_t row) {

@@ -269,9 +269,8 @@ struct HEED_INTERNAL ServingLoop::State {
     std::int64_t next_token(const Job& job, const Tensor& logits, std::int64_t row) const {
         const std::int64_t size = logits.shape()[1];
         std::vector<float> numbers(logits.as<float>() + row * size, logits.as<float>() + (row + 1) * size);
-        const std::vector<std::int64_t> whole = behind_padding(job.request.padding, job.text);
-        job.limits.apply(whole, job.made(), numbers);
-        return sample_token(numbers, whole, job.request.sampling,
+        job.limits.apply(behind_padding(job.request.padding, job.text), job.made(), numbers);
+        return sample_token(numbers, job.text, job.request.sampling,
                             {.sequence = job.request.sequence, .step = static_cast<std::uint64_t>(job.made())});
     }
 

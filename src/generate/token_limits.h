@@ -36,7 +36,7 @@ private:
     std::int64_t min_new_tokens_ = 0, max_new_tokens_ = 0;
 };
 
-/// A text as penalties and rules see it.
+/// A text as rules see it.
 std::vector<std::int64_t> behind_padding(const std::vector<std::int64_t>& padding,
                                          const std::vector<std::int64_t>& text);
 

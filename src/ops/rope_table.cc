@@ -93,9 +93,9 @@ struct Maker {
         const double fast = index(s.beta_fast);
         const double slow = index(s.beta_slow);
         const double low = std::max(whole(fast, std::floor(fast)), 0.0);
-        // Up to size - 1 and not size/2 - 1: every implementation does so. Never below `low`, where a very short or
-        // very long trained length would turn the ramp around.
-        double high = std::max(std::min(whole(slow, std::ceil(slow)), size - 1), low);
+        // Up to size - 1 and not size/2 - 1: every implementation does so. Below `low`, which a very short or very long
+        // trained length makes it, the ramp turns around, and models that were trained so need it so.
+        double high = std::min(whole(slow, std::ceil(slow)), size - 1);
         if (low == high) { high += 0.001; }
         std::vector<double> f = plain(rope.theta, rope.size);
         for (std::size_t i = 0; i < f.size(); ++i) {

@@ -90,7 +90,7 @@ def test_what_a_call_says_of_its_tokens():
         model.generate(prompt, nobody=1)
 
 
-def test_padding_in_front_counts_for_penalties():
+def test_padding_in_front_counts_for_rules():
     model = heed.load(MODELS / "llama")
     first = int(model.generate([[5, 7, 9]], max_new_tokens=1, eos_token_id=[])[0, 3])
     for beams in (1, 3):

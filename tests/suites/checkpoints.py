@@ -272,7 +272,10 @@ def compare_gradients(report, theirs, ours, given, family, folder):
     row = {k: v[:count] for k, v in given.items() if k in ("input_ids", "attention_mask", "token_type_ids", "position_ids")}
     labels = (given["decoder_input_ids"] if family in TRANSLATORS else given["input_ids"])[:count].clone()
     if "attention_mask" in row and family not in TRANSLATORS:
-        labels[row["attention_mask"] == 0] = -100
+        hidden = row["attention_mask"] == 0
+        labels[hidden] = -100
+        if family not in ENCODERS:  # nor what only a hidden token predicts
+            labels[:, 1:][hidden[:, :-1]] = -100
     if labels.shape[1] < 2:
         return
     labels[0, rng.randrange(1, labels.shape[1])] = -100
