@@ -1,5 +1,6 @@
 #pragma once
 #include "cpu/attention/backward/gradients.h"
+#include "cpu/attention/backward/large_scores.h"
 #include "cpu/attention/backward/plan.h"
 #include "cpu/attention/backward/sums.h"
 
@@ -141,6 +142,8 @@ private:
         for (find(call, p, deltas, 0, *now); now->number < tiles;) {
             p.ahead.rest();
             pack_rows<Isa, Product>(call, now->tile, deltas[now->number], scratch);
+            *scratch.has_large_lse = has_large_lse(now->tile, scratch.lse);
+            if (*scratch.has_large_lse) { renew_large_lse(call, p, now->tile, scratch); }
             find(call, p, deltas, now->number + 1, *next);
             if (p.sinks) { add_sinks(call, p.plan, p.of.b, now->tile, scratch); }
             if (now->count > 0) { visit_tile(call, p, *now, dq_filled[now->number], scratch); }
@@ -170,6 +173,47 @@ private:
         }
     }
 
+    /// The lse of the tile's rows, where it is large, from all keys; then the panel's own are made ready again.
+    static void renew_large_lse(const Call& call, Progress& p, const RowTile& tile, const Scratch& scratch) {
+        const BackwardSplit& split = p.of.split;
+        LargestAndSum<Isa> rows;
+        TileVisit& visit = scratch.visits[2];
+        visit.tile = tile;
+        for (std::int64_t n = 0; n < split.chunks; ++n) {
+            const std::int64_t end = smaller(p.of.s.keys, (n + 1) * split.chunk_keys);
+            for (std::int64_t at = n * split.chunk_keys; at < end; at += split.super_keys) {
+                KeyPanel panel{.begin = at, .count = smaller(split.super_keys, end - at)};
+                pack_panel<Isa, Product>(call, p.of.s, p.of.g, scratch, panel);
+                meet(call, p.of.s, p.keys, panel.begin, panel.count, visit);
+                with_lanes<Isa>(tile.lanes, [&]<int L>() {
+                    for (int r = 0; r < visit.count; ++r) {
+                        const KeyBlock block = block_of(call, p, panel, visit.runs[r], scratch);
+                        if (tile.begin >= block.begin + block.count || tile.end <= block.begin) { continue; }
+                        float raised[most_rows];
+                        __builtin_memcpy(raised, rows.largest, sizeof(raised));
+                        const Scored scored = Gradients::template scores<L>(call, tile, p.keys, block,
+                                                                            visit.runs[r].cover, raised, scratch);
+                        rows.template add<L>(tile, block, scored, scratch.score.scores, raised);
+                    }
+                });
+            }
+        }
+        pack_panel<Isa, Product>(call, p.of.s, p.of.g, scratch, p.panel);
+        rows.replace(call, tile, scratch.lse, scratch.lse_rest);
+    }
+
+    /// A run of a panel's keys, ready for the products.
+    static KeyBlock block_of(const Call& call, const Progress& p, const KeyPanel& panel, const PatternRun& run,
+                             const Scratch& scratch) {
+        KeyBlock block{.begin = panel.begin + run.begin, .count = run.end - run.begin};
+        fill_key_positions(call, p.of.s, p.keys, block.begin, block.count, scratch.score.positions, block.least,
+                           block.most);
+        block.positions = scratch.score.positions;
+        block.k = panel.k + run.begin * panel.k_stride;
+        block.k_stride = panel.k_stride;
+        return block;
+    }
+
     /// What the tile sees of keys [begin, begin + count), in runs that a step can take.
     static void meet(const Call& call, const Sequence& s, const Keys& keys, std::int64_t begin, std::int64_t count,
                      TileVisit& visit) {
@@ -194,7 +238,9 @@ private:
     static void add_sinks(const Call& call, const BackwardPlan& plan, std::int64_t b, const RowTile& tile,
                           const Scratch& scratch) {
         for (int r = 0; r < tile.rows; ++r) {
-            const double sink = sink_of(call, tile.head[r]) * std::numbers::log2e;
+            double sink = sink_of(call, tile.head[r]) * std::numbers::log2e;
+            // Of large scores the lse was made of floats.
+            if (is_large_lse(scratch.lse[r])) { sink = static_cast<double>(static_cast<float>(sink)); }
             const double share =
                 exp2(sink - static_cast<double>(scratch.lse[r]) - static_cast<double>(scratch.lse_rest[r]));
             plan.sink_parts[(b - plan.first_entry) * call.heads + tile.head[r]] -=
@@ -208,15 +254,10 @@ private:
                      const Scratch& scratch) {
         const BackwardSizes<Isa, Product> z(call);
         KeyPanel& panel = p.panel;
-        const std::int64_t offset = run.begin, count = run.end - run.begin;
-        KeyBlock block{.begin = panel.begin + offset, .count = count};
-        if (tile.begin >= block.begin + count || tile.end <= block.begin) { return; }
-        fill_key_positions(call, p.of.s, p.keys, block.begin, count, scratch.score.positions, block.least, block.most);
-        block.positions = scratch.score.positions;
+        const std::int64_t offset = run.begin;
+        if (tile.begin >= panel.begin + run.end || tile.end <= panel.begin + offset) { return; }
+        const KeyBlock block = block_of(call, p, panel, run, scratch);
         const std::int64_t stride = tile.lanes * tile.vectors;
-
-        block.k = panel.k + offset * panel.k_stride;
-        block.k_stride = panel.k_stride;
         std::int64_t seen_begin = 0;
         std::int64_t seen_end = 0;
         seen_keys(tile, block, seen_begin, seen_end);

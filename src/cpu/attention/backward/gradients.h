@@ -21,28 +21,22 @@ public:
         values.k_stride = panel.v_stride;
         const bool dropping = call.drop || call.keep.data != nullptr;
         constexpr bool can_pair = pairs && L == Isa::lanes;
+        const bool to_pairs = !scales_late(call) && !*scratch.has_large_lse;
         if constexpr (can_pair) {
-            if (!dropping && !scales_late(call) && is_plain(call, tile, block, pattern)) {
+            if (!dropping && to_pairs && is_plain(call, tile, block, pattern)) {
                 plain_pairs<L>(call, tile, block, values, scratch);
                 return true;
             }
         }
         for (int r = 0; r < most_rows; ++r) { scratch.largest[r] = negative_infinity; }
-        BiasRows bias_rows;
-        if (call.bias.data != nullptr || call.allow.data != nullptr) {
-            bias_rows.fill(call, tile);
-            NextBias{&bias_rows, tile.rows, block.begin, block.begin + block.count}.ahead(call).rest();
-        }
-        const Scored scored = score_block<Isa, Product, L>(
-            call, tile, keys, block, pattern,
-            {bias_rows, {}, scratch.q_columns, z.score_depth, scratch.cap_slope, scratch.largest}, scratch.score);
+        const Scored scored = scores<L>(call, tile, keys, block, pattern, scratch.largest, scratch);
         raw_scores<Isa, Product, L>(tile, values, scratch.dout_columns, z.value_depth, scratch.dw);
         if (dropping) { drop_dw<L>(call, tile, block, scratch); }
         nan_safe = scored.partial && !(rows_finite<Isa, Product>(tile, call.head_size, *scratch.q_rows) &&
                                        rows_finite<Isa, Product>(tile, call.value_size, *scratch.dout_rows) &&
                                        keys_finite<Isa, Product>(call, panel));
         if constexpr (can_pair) {
-            if (!nan_safe && !scales_late(call)) {
+            if (!nan_safe && to_pairs) {
                 std::int64_t begin = 0;
                 std::int64_t end = 0;
                 seen_keys(tile, block, begin, end);
@@ -59,6 +53,21 @@ public:
         }
         differentiate<L>(call, tile, block, scored, nan_safe, dropping, scratch);
         return false;
+    }
+
+    /// The scores of a block as the weights are made of them; largest[row] is raised.
+    template <int L>
+    static Scored scores(const Call& call, const RowTile& tile, const Keys& keys, const KeyBlock& block, Cover pattern,
+                         float* largest, const Scratch& scratch) {
+        const BackwardSizes<Isa, Product> z(call);
+        BiasRows bias_rows;
+        if (call.bias.data != nullptr || call.allow.data != nullptr) {
+            bias_rows.fill(call, tile);
+            NextBias{&bias_rows, tile.rows, block.begin, block.begin + block.count}.ahead(call).rest();
+        }
+        return score_block<Isa, Product, L>(
+            call, tile, keys, block, pattern,
+            {bias_rows, {}, scratch.q_columns, z.score_depth, scratch.cap_slope, largest}, scratch.score);
     }
 
     /// The scale is the last factor of dx. It comes with differentiate() where nothing stands between.

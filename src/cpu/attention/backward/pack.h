@@ -44,7 +44,8 @@ struct TileVisit {
 
 template <class Isa, class Product>
 struct BackwardScratch {
-    TileVisit* visits;  ///< this one and the next
+    TileVisit* visits;  ///< this one, the next, and one for large scores
+    bool* has_large_lse;  ///< this tile: see large_scores.h
     RowVectors* q_rows;
     RowVectors* dout_rows;
     float* q_columns;     ///< [score_depth][64]
@@ -83,7 +84,8 @@ struct BackwardScratch {
         constexpr bool pairs = Product::depth_per_lane == 2;
         const bool dense = call.bias.data != nullptr || call.allow.data != nullptr || call.pattern;
         const auto floats = [&](std::int64_t count) { return arena.take<float>(static_cast<std::size_t>(count)); };
-        s.visits = arena.take<TileVisit>(2);
+        s.visits = arena.take<TileVisit>(3);
+        s.has_large_lse = arena.take<bool>(1);
         s.q_rows = arena.take<RowVectors>(1);
         s.dout_rows = arena.take<RowVectors>(1);
         s.q_columns = floats(z.score_depth * most_rows);
