@@ -44,7 +44,7 @@ struct TileVisit {
 
 template <class Isa, class Product>
 struct BackwardScratch {
-    TileVisit* visits;  ///< this one, the next, and one for large scores
+    TileVisit* visits;    ///< this one, the next, and one for large scores
     bool* has_large_lse;  ///< this tile: see large_scores.h
     RowVectors* q_rows;
     RowVectors* dout_rows;
