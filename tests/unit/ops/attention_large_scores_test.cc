@@ -3,6 +3,8 @@
 
 #include "unit/ops/attention_call.h"
 
+#include <functional>
+
 namespace heed::testing {
 namespace {
 
