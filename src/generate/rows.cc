@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/dispatch.h"
+#include "base/refuse.h"
 
 namespace heed {
 namespace {
@@ -14,12 +15,11 @@ struct PromptRow {
 
 std::vector<PromptRow> prompt_rows(const View& ids, const View& mask) {
     if (!ids || ids.rank() != 2 || (ids.dtype() != DType::i64 && ids.dtype() != DType::i32)) {
-        throw Error("[generate_rows] input_ids: expected i64 or i32 [batch, tokens], got " +
-                    (ids ? std::string(name_of(ids.dtype())) + " " + to_string(ids.shape()) : "none"));
+        refuse("generate_rows", "input_ids", "i64 or i32 [batch, tokens]",
+               (ids ? std::string(name_of(ids.dtype())) + " " + to_string(ids.shape()) : "none"));
     }
     if (mask && !(mask.shape() == ids.shape())) {
-        throw Error("[generate_rows] attention_mask: expected shape " + to_string(ids.shape()) + ", got " +
-                    to_string(mask.shape()));
+        refuse("generate_rows", "attention_mask", "shape " + to_string(ids.shape()), to_string(mask.shape()));
     }
     std::vector<PromptRow> rows(static_cast<std::size_t>(ids.extent(0)));
     for (std::int64_t b = 0; b < ids.extent(0); ++b) {

@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "base/dispatch.h"
+#include "base/refuse.h"
 #include "generate/penalise.h"
 
 namespace heed {
@@ -255,13 +256,12 @@ Tensor search_rows(Context& context, const Model& model, const View& input_ids, 
                    const SearchOptions& options, const std::string& kernel) {
     const ModelConfig& c = model.config();
     if (!input_ids || input_ids.rank() != 2 || (input_ids.dtype() != DType::i64 && input_ids.dtype() != DType::i32)) {
-        throw Error(
-            "[search_rows] input_ids: expected i64 or i32 [batch, tokens], got " +
-            (input_ids ? std::string(name_of(input_ids.dtype())) + " " + to_string(input_ids.shape()) : "none"));
+        refuse("search_rows", "input_ids", "i64 or i32 [batch, tokens]",
+               (input_ids ? std::string(name_of(input_ids.dtype())) + " " + to_string(input_ids.shape()) : "none"));
     }
     if (attention_mask && !(attention_mask.shape() == input_ids.shape())) {
-        throw Error("[search_rows] attention_mask: expected shape " + to_string(input_ids.shape()) + ", got " +
-                    to_string(attention_mask.shape()));
+        refuse("search_rows", "attention_mask", "shape " + to_string(input_ids.shape()),
+               to_string(attention_mask.shape()));
     }
     const std::int64_t batch = input_ids.extent(0), tokens = input_ids.extent(1);
     std::vector<std::vector<std::int64_t>> rows;
@@ -302,13 +302,12 @@ Tensor search_rows(Context& context, const Model& model, const View& input_ids, 
 std::vector<std::int64_t> search(Context& context, Decoding& decoding, std::span<const std::int64_t> prompt,
                                  const SearchOptions& options) {
     const ModelConfig& c = decoding.model().config();
-    if (prompt.empty()) { throw Error("[search] prompt: expected at least one token, got none"); }
+    if (prompt.empty()) { refuse("search", "prompt", "at least one token", "none"); }
     if (options.max_new_tokens < 0 || options.min_new_tokens < 0) {
-        throw Error("[search] max_new_tokens: expected 0 or more, got " + std::to_string(options.max_new_tokens));
+        refuse("search", "max_new_tokens", "0 or more", std::to_string(options.max_new_tokens));
     }
     if (options.num_beams < 1 || options.num_beams > c.vocab) {
-        throw Error("[search] num_beams: expected 1 to " + std::to_string(c.vocab) + ", got " +
-                    std::to_string(options.num_beams));
+        refuse("search", "num_beams", "1 to " + std::to_string(c.vocab), std::to_string(options.num_beams));
     }
     Plan plan{.options = options, .eos = options.eos.value_or(c.eos)};
     const GenerationConfig& asked = decoding.model().generation();
@@ -322,12 +321,11 @@ std::vector<std::int64_t> search(Context& context, Decoding& decoding, std::span
         plan.forced_eos = c.forced_eos;
     }
     if (!(options.repetition_penalty > 0) || !std::isfinite(options.repetition_penalty)) {
-        throw Error("[search] repetition_penalty: expected more than 0, got " +
-                    std::to_string(options.repetition_penalty));
+        refuse("search", "repetition_penalty", "more than 0", std::to_string(options.repetition_penalty));
     }
     for (const std::int64_t id : plan.eos) {
         if (id < 0 || id >= c.vocab) {
-            throw Error("[search] eos: expected 0 to " + std::to_string(c.vocab - 1) + ", got " + std::to_string(id));
+            refuse("search", "eos", "0 to " + std::to_string(c.vocab - 1), std::to_string(id));
         }
     }
     std::vector<std::int64_t> text(prompt.begin(), prompt.end());
@@ -335,7 +333,7 @@ std::vector<std::int64_t> search(Context& context, Decoding& decoding, std::span
     if (plan.encoder_decoder) {
         sequence = decoding.create(context, View(prompt.data(), {static_cast<std::int64_t>(prompt.size())}));
         const auto start = c.decoder_start ? c.decoder_start : c.bos;
-        if (!start) { throw Error("[search] model: expected a decoder_start_token_id, got none"); }
+        if (!start) { refuse("search", "model", "a decoder_start_token_id", "none"); }
         text = {*start};
     } else {
         sequence = decoding.create();

@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "base/refuse.h"
 #include "model/config_text.h"
 
 namespace heed {
@@ -27,7 +28,7 @@ ConfigReader ConfigReader::with_text(std::string_view key, std::string_view valu
 }
 
 void ConfigReader::fail(std::string_view key, const std::string& expected, const std::string& came) const {
-    throw Error("[" + function_ + "] " + std::string(key) + ": expected " + expected + ", got " + came);
+    heed::refuse(function_, std::string(key), expected, came);
 }
 
 const nlohmann::json* ConfigReader::find(std::string_view key) const {

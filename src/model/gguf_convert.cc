@@ -4,13 +4,14 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 
+#include "base/refuse.h"
 #include "io/file.h"
 
 namespace heed {
 namespace {
 
 [[noreturn]] void refuse_gguf(const std::string& expected, const std::string& got) {
-    throw Error("[convert_gguf] file: expected " + expected + ", got " + got);
+    refuse("convert_gguf", "file", expected, got);
 }
 
 /// A value of the architecture's, such as llama.block_count.

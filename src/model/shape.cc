@@ -1,5 +1,7 @@
 #include "model/shape.h"
 
+#include "base/refuse.h"
+
 #include <heed/error.h>
 
 namespace heed {
@@ -15,8 +17,7 @@ public:
         }
     }
     [[noreturn]] void refuse(std::string_view field, const std::string& expected, const std::string& came) const {
-        throw Error("[" + std::string(function_) + "] " + std::string(field) + ": expected " + expected + ", got " +
-                    came);
+        heed::refuse(std::string(function_), std::string(field), expected, came);
     }
 
 private:
