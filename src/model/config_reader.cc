@@ -27,8 +27,8 @@ ConfigReader ConfigReader::with_text(std::string_view key, std::string_view valu
     return ConfigReader(function_, object.dump());
 }
 
-void ConfigReader::fail(std::string_view key, const std::string& expected, const std::string& came) const {
-    heed::refuse(function_, std::string(key), expected, came);
+void ConfigReader::fail(std::string_view key, const std::string& expected, const std::string& got) const {
+    heed::refuse(function_, std::string(key), expected, got);
 }
 
 const nlohmann::json* ConfigReader::find(std::string_view key) const {

@@ -61,8 +61,8 @@ std::string shown(const json& value) {
 }
 
 json parse_config(std::string_view function, std::string_view text) {
-    const auto fail = [&](std::string_view key, const std::string& expected, const std::string& came) {
-        refuse(std::string(function), std::string(key), expected, came);
+    const auto fail = [&](std::string_view key, const std::string& expected, const std::string& got) {
+        refuse(std::string(function), std::string(key), expected, got);
     };
     if (text.size() > text_limit) {
         fail("json", "at most " + std::to_string(text_limit) + " bytes", std::to_string(text.size()));

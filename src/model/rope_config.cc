@@ -20,8 +20,8 @@ using nlohmann::json;
 constexpr std::int64_t largest_length = std::int64_t{1} << 40;
 constexpr std::int64_t largest_size = std::int64_t{1} << 20;
 
-[[noreturn]] void fail_rope(std::string_view key, const std::string& expected, const std::string& came) {
-    refuse("rope_from_config", std::string(key), expected, came);
+[[noreturn]] void fail_rope(std::string_view key, const std::string& expected, const std::string& got) {
+    refuse("rope_from_config", std::string(key), expected, got);
 }
 
 /// An object of the file and what to call it in messages. null counts as absent, as it does for what writes the files.

@@ -16,8 +16,8 @@ public:
             refuse(field, std::to_string(low) + " to " + std::to_string(high), std::to_string(value));
         }
     }
-    [[noreturn]] void refuse(std::string_view field, const std::string& expected, const std::string& came) const {
-        heed::refuse(std::string(function_), std::string(field), expected, came);
+    [[noreturn]] void refuse(std::string_view field, const std::string& expected, const std::string& got) const {
+        heed::refuse(std::string(function_), std::string(field), expected, got);
     }
 
 private:
