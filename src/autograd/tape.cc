@@ -3,6 +3,7 @@
 #include <heed/elementwise.h>
 
 #include "base/huge_pages.h"
+#include "base/refuse.h"
 
 #include <algorithm>
 #include <exception>
@@ -131,12 +132,11 @@ Value Value::slice(int axis, std::int64_t begin, std::int64_t end) const {
 
 Value Value::reshape(const Shape& shape) const {
     if (!(view_.strides() == view_.shape().row_major())) {
-        throw Error("[reshape] value: expected row-major, got strides " + to_string(view_.strides()) + " of shape " +
-                    to_string(view_.shape()));
+        refuse("reshape", "value", "row-major",
+               "strides " + to_string(view_.strides()) + " of shape " + to_string(view_.shape()));
     }
     if (shape.elements() != view_.shape().elements()) {
-        throw Error("[reshape] shape: expected " + std::to_string(view_.shape().elements()) + " elements, got " +
-                    to_string(shape));
+        refuse("reshape", "shape", std::to_string(view_.shape().elements()) + " elements", to_string(shape));
     }
     Value result = *this;
     result.view_ = MutableView(view_.dtype(), view_.data(), shape, view_.device());
@@ -205,7 +205,7 @@ Value Tape::constant(Tensor tensor) {
 
 Value Tape::input(const View& view) {
     if (!(view.strides() == view.shape().row_major())) {
-        throw Error("[Tape::input] view: expected row-major, got strides " + to_string(view.strides()));
+        refuse("Tape::input", "view", "row-major", "strides " + to_string(view.strides()));
     }
     Value value = constant(view);
     value.slot_ = std::make_shared<detail::Slot>();
@@ -290,10 +290,9 @@ MutableView Tape::gradient_place(const Sink& sink, bool& accumulate) {
 }
 
 void Tape::seed(const Value& result, const View& seed) {
-    if (!result.slot_) { throw Error("[Tape::backward] result: expected one that was recorded, got a constant"); }
+    if (!result.slot_) { refuse("Tape::backward", "result", "one that was recorded", "a constant"); }
     if (!(seed.shape() == result.shape())) {
-        throw Error("[Tape::backward] seed: expected shape " + to_string(result.shape()) + ", got " +
-                    to_string(seed.shape()));
+        refuse("Tape::backward", "seed", "shape " + to_string(result.shape()), to_string(seed.shape()));
     }
     const Sink sink(result);
     SinkMemory memory(*this, sink);
@@ -302,7 +301,7 @@ void Tape::seed(const Value& result, const View& seed) {
 
 void Tape::backward(const Value& result) {
     if (result && result.shape().elements() != 1) {
-        throw Error("[Tape::backward] result: expected one element, got shape " + to_string(result.shape()));
+        refuse("Tape::backward", "result", "one element", "shape " + to_string(result.shape()));
     }
     Tensor one(DType::f32, result.shape());
     one.as<float>()[0] = 1;
@@ -386,7 +385,7 @@ Value Tape::recompute(std::span<const Value> inputs, Block f) {
     }
     recording_ = true;
     if (!(out.view().strides() == out.shape().row_major())) {
-        throw Error("[Tape::recompute] f: expected a row-major result, got strides " + to_string(out.view().strides()));
+        refuse("Tape::recompute", "f", "a row-major result", "strides " + to_string(out.view().strides()));
     }
     out.slot_ = std::make_shared<detail::Slot>();
     out.slot_->dtype = out.dtype();

@@ -3,6 +3,7 @@
 
 #include "base/device_api.h"
 #include "base/place.h"
+#include "base/refuse.h"
 
 #include <cstdlib>
 #include <string>
@@ -30,8 +31,8 @@ std::unique_ptr<detail::OwnedPlace> new_place() {
 
 Context::Context(int threads) : place_(new_place()) {
     if (threads < 0 || threads > detail::most_threads) {
-        throw Error("[Context] threads: expected 0 (one per core) to " + std::to_string(detail::most_threads) +
-                    ", got " + std::to_string(threads));
+        refuse("Context", "threads", "0 (one per core) to " + std::to_string(detail::most_threads),
+               std::to_string(threads));
     }
     place_->own(threads == 0 ? std::make_unique<detail::Pool>() : std::make_unique<detail::Pool>(threads));
 }
@@ -40,8 +41,8 @@ Context::Context(Executor& executor) : place_(new_place()) { place_->own(std::ma
 
 Context::Context(Device device, void* stream) : place_(new_place()) {
     if (device.kind == DeviceKind::cpu) {
-        if (device.index != 0) { throw Error("[Context] device: expected cpu, got " + to_string(device)); }
-        if (stream != nullptr) { throw Error("[Context] stream: expected none on the CPU, got one"); }
+        if (device.index != 0) { refuse("Context", "device", "cpu", to_string(device)); }
+        if (stream != nullptr) { refuse("Context", "stream", "none on the CPU", "one"); }
         place_->own(std::make_unique<detail::Pool>());
         return;
     }
@@ -60,9 +61,7 @@ void* Context::stream() const {
 }
 
 void Context::set_stream(void* stream) {
-    if (place_->queue == nullptr) {
-        throw Error("[Context::set_stream] stream: expected a context on a GPU, got one on the CPU");
-    }
+    if (place_->queue == nullptr) { refuse("Context::set_stream", "stream", "a context on a GPU", "one on the CPU"); }
     const auto lock = place_->pool->lock();
     place_->queue->set_stream(stream);
 }

@@ -2,6 +2,7 @@
 #include <heed/error.h>
 
 #include "base/device_api.h"
+#include "base/refuse.h"
 
 #include <charconv>
 
@@ -22,7 +23,7 @@ Device device_named(std::string_view name) {
         const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), index);
         if (error != std::errc() || end != number.data() + number.size()) { index = -1; }
     }
-    if (index < 0) { throw Error("[device_named] name: expected cpu, cuda or cuda:N, got " + std::string(name)); }
+    if (index < 0) { refuse("device_named", "name", "cpu, cuda or cuda:N", std::string(name)); }
     return {DeviceKind::cuda, index};
 }
 

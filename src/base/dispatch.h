@@ -1,8 +1,9 @@
 #pragma once
 #include <heed/dtype.h>
-#include <heed/error.h>
 
 #include <string>
+
+#include "base/refuse.h"
 
 namespace heed {
 
@@ -15,7 +16,7 @@ decltype(auto) dispatch_float(DType dtype, Function&& function) {
         case DType::bf16: return function.template operator()<bf16>();
         case DType::f16: return function.template operator()<f16>();
         case DType::f64: return function.template operator()<double>();
-        default: throw Error("expected f32, bf16, f16 or f64, got " + std::string(name_of(dtype)));
+        default: refuse("dispatch_float", "dtype", "f32, bf16, f16 or f64", std::string(name_of(dtype)));
     }
 }
 

@@ -4,6 +4,7 @@
 #include "base/device_api.h"
 #include "base/dispatch.h"
 #include "base/overlap.h"
+#include "base/refuse.h"
 
 #include <cstring>
 #include <new>
@@ -55,7 +56,7 @@ void copy_row_major(const View& from, const MutableView& to, detail::Queue* queu
 }
 
 [[noreturn]] void refuse_copy(const char* argument, const std::string& expected, const std::string& got) {
-    throw Error("[copy] " + std::string(argument) + ": expected " + expected + ", got " + got);
+    refuse("copy", std::string(argument), expected, got);
 }
 
 void check_copy(const Context& context, const View& from, const View& to) {
@@ -105,7 +106,7 @@ Tensor Tensor::uninitialised(DType dtype, Shape shape, Device device) {
     tensor.shape_ = shape;
     std::int64_t bytes = 0;
     if (__builtin_mul_overflow(shape.elements(), static_cast<std::int64_t>(size_of(dtype)), &bytes)) {
-        throw Error("[Tensor] shape: more than 2^63 bytes in " + to_string(shape));
+        refuse("Tensor", "shape", "fewer than 2^63 bytes", to_string(shape) + " of " + std::string(name_of(dtype)));
     }
     const auto size = static_cast<std::size_t>(bytes);
     void* memory = device.kind == DeviceKind::cpu ? ::operator new[](size, alignment)
@@ -131,8 +132,7 @@ Tensor Tensor::copy_of(const View& view) {
     } else if (view.device().kind == DeviceKind::cpu) {
         copy_elements(view, copy);
     } else {
-        throw Error("[Tensor::copy_of] view: expected row-major memory on a GPU, got strides " +
-                    to_string(view.strides()));
+        refuse("Tensor::copy_of", "view", "row-major memory on a GPU", "strides " + to_string(view.strides()));
     }
     return copy;
 }
@@ -157,7 +157,7 @@ void copy(Context& context, const View& from, const MutableView& to) {
 Tensor Tensor::to(DType dtype) const {
     if (dtype == dtype_) { return clone(); }
     if (device().kind != DeviceKind::cpu) {
-        throw Error("[Tensor::to] dtype: expected a tensor of the CPU to convert, got one on " + to_string(device()));
+        refuse("Tensor::to", "dtype", "a tensor of the CPU to convert", "one on " + to_string(device()));
     }
     Tensor result = uninitialised(dtype, shape_);
     const std::int64_t total = elements();

@@ -1,6 +1,8 @@
 #include <heed/error.h>
 #include <heed/view.h>
 
+#include "base/refuse.h"
+
 #include <algorithm>
 
 namespace heed {
@@ -8,22 +10,20 @@ namespace heed {
 Shape::Shape(std::initializer_list<std::int64_t> extents) : Shape(std::span(extents.begin(), extents.size())) {}
 
 Shape::Shape(std::span<const std::int64_t> extents) : rank_(static_cast<int>(extents.size())) {
-    if (extents.size() > max_rank) {
-        throw Error("[Shape] extents: expected at most 8 axes, got " + std::to_string(extents.size()));
-    }
+    if (extents.size() > max_rank) { refuse("Shape", "extents", "at most 8 axes", std::to_string(extents.size())); }
     std::copy(extents.begin(), extents.end(), extents_.begin());
 }
 
 std::int64_t Shape::elements() const {
     bool empty = false;
     for (const std::int64_t extent : *this) {
-        if (extent < 0) { throw Error("[Shape] extents: expected 0 or more, got " + to_string(*this)); }
+        if (extent < 0) { refuse("Shape", "extents", "0 or more", to_string(*this)); }
         empty = empty || extent == 0;
     }
     std::int64_t product = empty ? 0 : 1;
     for (const std::int64_t extent : *this) {
         if (!empty && __builtin_mul_overflow(product, extent, &product)) {
-            throw Error("[Shape] extents: more than 2^63 elements in " + to_string(*this));
+            refuse("Shape", "extents", "fewer than 2^63 elements", to_string(*this));
         }
     }
     return product;
@@ -51,6 +51,16 @@ std::string to_string(const Shape& shape) {
     return text + "]";
 }
 
+namespace {
+
+std::string listed(std::initializer_list<int> order) {
+    std::string text;
+    for (const int axis : order) { text += (text.empty() ? "" : ", ") + std::to_string(axis); }
+    return text.empty() ? "none" : text;
+}
+
+}  // namespace
+
 template <bool Mutable>
 BasicView<Mutable> BasicView<Mutable>::permute(std::initializer_list<int> order) const {
     Shape shape = shape_;
@@ -59,7 +69,7 @@ BasicView<Mutable> BasicView<Mutable>::permute(std::initializer_list<int> order)
     int to = 0;
     for (const int from : order) {
         if (from < 0 || from >= rank() || static_cast<int>(order.size()) != rank() || (seen >> from & 1U) != 0) {
-            throw Error("[permute] order: expected each axis of " + to_string(shape_) + " once");
+            refuse("permute", "order", "each axis of " + to_string(shape_) + " once", listed(order));
         }
         seen |= 1U << from;
         shape[to] = shape_[from];
@@ -71,8 +81,8 @@ BasicView<Mutable> BasicView<Mutable>::permute(std::initializer_list<int> order)
 template <bool Mutable>
 BasicView<Mutable> BasicView<Mutable>::slice(int axis, std::int64_t begin, std::int64_t end) const {
     if (axis < 0 || axis >= rank() || begin < 0 || end < begin || end > shape_[axis]) {
-        throw Error("[slice] axis " + std::to_string(axis) + ", [" + std::to_string(begin) + ", " +
-                    std::to_string(end) + "): expected a range within " + to_string(shape_));
+        refuse("slice", "range", "one within " + to_string(shape_),
+               std::to_string(begin) + " to " + std::to_string(end) + " of axis " + std::to_string(axis));
     }
     Shape shape = shape_;
     shape[axis] = end - begin;

@@ -1,6 +1,7 @@
 /// A cache in a safetensors file: numbers as they are stored, so that a restored cache goes on bit for bit.
 #include <heed/safetensors.h>
 
+#include "base/refuse.h"
 #include "cache/cache_state.h"
 
 #include <algorithm>
@@ -206,8 +207,7 @@ void check_description(const Reader& reader, const CachePool::State& pool) {
     if (says("format") != format) { reader.unsound("expected the metadata of a heed-cache, got " + says("format")); }
     for (const auto& [name, value] : description(pool.config)) {
         if (says(name) != value) {
-            throw Error("[CachePool::restore] " + name + ": expected " + value + " as in the pool, got " + says(name) +
-                        " in " + reader.path);
+            refuse("CachePool::restore", name, value + " as in the pool", says(name) + " in " + reader.path);
         }
     }
 }
@@ -277,7 +277,7 @@ void read_rows(const Reader& reader, Cache::State& cache) {
     const Tensor expected = rotation(pool);
     const Tensor found = reader.tensor("rope", DType::f64, {-1});
     if (found.elements() != expected.elements() || std::memcmp(found.data(), expected.data(), expected.bytes()) != 0) {
-        throw Error("[CachePool::restore] rope: expected the rotation of the pool, got another in " + reader.path);
+        refuse("CachePool::restore", "rope", "the rotation of the pool", "another in " + reader.path);
     }
     read_sinks(reader, cache);
     // Before anything is made as long as the file says: are there as many rows?

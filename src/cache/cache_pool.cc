@@ -1,4 +1,5 @@
 #include "base/count.h"
+#include "base/refuse.h"
 #include "cache/cache_state.h"
 
 #include <sys/mman.h>
@@ -122,9 +123,7 @@ Count unit_bytes(const CacheConfig& c) {
 std::int64_t counted(const char* name, const CacheConfig& config, Count (*count)(const CacheConfig&)) {
     try {
         return count(checked(config)).value();
-    } catch (const CountOverflow&) {
-        throw Error("[" + std::string(name) + "] config: expected sizes whose bytes fit 63 bits");
-    }
+    } catch (const CountOverflow&) { refuse(name, "config", "sizes whose bytes fit 63 bits", "larger ones"); }
 }
 
 KvRows rows_of(const CachePool::State::Side& side, const KvRowLayout& layout, const CacheConfig& c) {

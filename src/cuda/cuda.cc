@@ -2,6 +2,7 @@
 
 #include <heed/error.h>
 
+#include "base/refuse.h"
 #include "cuda/attention_any.h"
 #include "cuda/queue.h"
 
@@ -170,8 +171,8 @@ namespace {
 void expect_device(const char* function, Device device) {
     const int count = gpu_count();
     if (device.index >= 0 && device.index < count) { return; }
-    throw Error("[" + std::string(function) + "] device: expected one of " + std::to_string(count) +
-                " GPUs that this machine has, got " + to_string(device));
+    refuse(std::string(function), "device", "one of " + std::to_string(count) + " GPUs that this machine has",
+           to_string(device));
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <heed/error.h>
 
 #include "base/device_api.h"
+#include "base/refuse.h"
 
 #include <string>
 
@@ -10,8 +11,7 @@ namespace heed::detail {
 namespace {
 
 [[noreturn]] void no_cuda(const char* function, Device device) {
-    throw Error("[" + std::string(function) + "] device: expected cpu, as this heed is built without CUDA, got " +
-                to_string(device));
+    refuse(std::string(function), "device", "cpu, as this heed is built without CUDA", to_string(device));
 }
 
 }  // namespace

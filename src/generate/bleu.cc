@@ -1,5 +1,7 @@
 #include <heed/evaluate.h>
 
+#include "base/refuse.h"
+
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -107,8 +109,8 @@ Counts ngrams(const std::vector<std::string>& words, int size) {
 
 Bleu bleu(std::span<const std::string> hypotheses, std::span<const std::string> references) {
     if (hypotheses.size() != references.size()) {
-        throw Error("[bleu] references: expected " + std::to_string(hypotheses.size()) +
-                    ", one for each hypothesis, got " + std::to_string(references.size()));
+        refuse("bleu", "references", std::to_string(hypotheses.size()) + ", one for each hypothesis",
+               std::to_string(references.size()));
     }
     Bleu result;
     std::array<std::int64_t, longest> right{}, all{};

@@ -1,5 +1,7 @@
 #include "generate/drafts.h"
 
+#include "base/refuse.h"
+
 #include <algorithm>
 
 namespace heed {
@@ -7,18 +9,19 @@ namespace heed {
 Drafts::Drafts(const Model& model, const Speculation& speculation, const DecodingOptions& options)
     : speculation_(speculation) {
     if (speculation.tokens < 0 || speculation.ngram < 1) {
-        throw Error("[ServingLoop] speculation: expected tokens of 0 or more and an n-gram of 1 or more, got less");
+        refuse("ServingLoop", "speculation", "tokens of 0 or more and an n-gram of 1 or more", "less");
     }
     if (speculation.tokens == 0 || !speculation.draft) { return; }
     const ModelConfig& draft = speculation.draft->config();
     if (draft.vocab != model.config().vocab || draft.kind != ModelKind::decoder ||
         model.config().kind != ModelKind::decoder) {
-        throw Error("[ServingLoop] speculation.draft: expected a decoder with " + std::to_string(model.config().vocab) +
-                    " tokens for a decoder, got one with " + std::to_string(draft.vocab));
+        refuse("ServingLoop", "speculation.draft",
+               "a decoder with " + std::to_string(model.config().vocab) + " tokens for a decoder",
+               "one with " + std::to_string(draft.vocab));
     }
     for (const LayerConfig& layer : draft.decoder.layers) {
         if (layer.attention.core != AttentionCore::softmax) {
-            throw Error("[ServingLoop] speculation.draft: expected softmax attention in every layer, got another kind");
+            refuse("ServingLoop", "speculation.draft", "softmax attention in every layer", "another kind");
         }
     }
     DecodingOptions room = options;

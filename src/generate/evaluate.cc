@@ -1,5 +1,7 @@
 #include <heed/evaluate.h>
 
+#include "base/refuse.h"
+
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -28,7 +30,7 @@ std::vector<double> pooling_weights(const ForwardInputs& inputs, EmbedPooling po
     }
     const auto shown = std::find(weights.begin(), weights.end(), 1.0);
     if (shown == weights.end()) {
-        throw Error("[embed] attention_mask: expected a token in every row, got none in row " + std::to_string(row));
+        refuse("embed", "attention_mask", "a token in every row", "none in row " + std::to_string(row));
     }
     if (pooling == EmbedPooling::mean) { return weights; }
     const auto last = std::find(weights.rbegin(), weights.rend(), 1.0).base() - 1;
@@ -41,14 +43,14 @@ std::vector<double> pooling_weights(const ForwardInputs& inputs, EmbedPooling po
 
 void check_mask(const ForwardInputs& inputs) {
     if (!inputs.input_ids || inputs.input_ids.rank() != 2 || inputs.input_ids.extent(1) < 1) {
-        throw Error("[embed] input_ids: expected [B,T] with T of 1 or more, got something else");
+        refuse("embed", "input_ids", "[B,T] with T of 1 or more", "something else");
     }
     const View& mask = inputs.attention_mask;
     if (!mask) { return; }
     const bool type = mask.dtype() == DType::i64 || mask.dtype() == DType::i32 || size_of(mask.dtype()) == 1;
     if (!type || mask.rank() != 2 || mask.extent(0) != inputs.input_ids.extent(0) ||
         mask.extent(1) != inputs.input_ids.extent(1)) {
-        throw Error("[embed] attention_mask: expected integers of the shape of input_ids, got something else");
+        refuse("embed", "attention_mask", "integers of the shape of input_ids", "something else");
     }
 }
 
@@ -65,7 +67,7 @@ double surprise(std::span<const float> logits, std::int64_t token) {
 Tensor embed(Context& context, const Model& model, const ForwardInputs& inputs, const EmbedOptions& options) {
     check_mask(inputs);
     if (model.config().kind == ModelKind::encoder_decoder) {
-        throw Error("[embed] model: expected an encoder or a decoder, got an encoder-decoder");
+        refuse("embed", "model", "an encoder or a decoder", "an encoder-decoder");
     }
     ForwardOptions forward{.logits = false, .hidden = true};
     forward.kernel = options.kernel;
@@ -107,8 +109,7 @@ Tensor embed_texts(Context& context, const Model& model, const Tokenizer& tokeni
     for (const std::string& text : texts) {
         encoded.push_back(tokenizer.encode_all(text));
         if (encoded.back().ids.empty()) {
-            throw Error("[embed_texts] texts: expected at least one token in each, got none in '" + text.substr(0, 40) +
-                        "'");
+            refuse("embed_texts", "texts", "at least one token in each", "none in '" + text.substr(0, 40) + "'");
         }
     }
     const auto length_of = [&](std::size_t n) {
@@ -162,15 +163,14 @@ struct Windows {
 
 Windows check_windows(const Model& model, const ScoreOptions& options) {
     const ModelConfig& config = model.config();
-    if (config.kind != ModelKind::decoder) { throw Error("[score_text] model: expected a decoder, got another kind"); }
+    if (config.kind != ModelKind::decoder) { refuse("score_text", "model", "a decoder", "another kind"); }
     constexpr std::int64_t usual = 1024;
     const std::int64_t made_for = config.max_positions > 0 ? config.max_positions : usual;
     const std::int64_t window = options.window > 0 ? options.window : std::min(made_for, usual);
     const std::int64_t stride = options.stride > 0 ? options.stride : std::max<std::int64_t>(1, window / 2);
     if (window < 2 || stride > window || options.window < 0 || options.stride < 0) {
-        throw Error(
-            "[score_text] window and stride: expected a window of 2 or more and a stride of at most that, got " +
-            std::to_string(window) + " and " + std::to_string(stride));
+        refuse("score_text", "window and stride", "a window of 2 or more and a stride of at most that",
+               std::to_string(window) + " and " + std::to_string(stride));
     }
     return {window, stride};
 }
@@ -234,8 +234,8 @@ TextScore score_text(Context& context, const Model& model, std::span<const std::
 ScoreComparison compare_scores(Context& context, const Model& model, const Model& original,
                                std::span<const std::int64_t> ids, const ScoreOptions& options) {
     if (model.config().vocab != original.config().vocab) {
-        throw Error("[compare_scores] original: expected a vocabulary of " + std::to_string(model.config().vocab) +
-                    ", got " + std::to_string(original.config().vocab));
+        refuse("compare_scores", "original", "a vocabulary of " + std::to_string(model.config().vocab),
+               std::to_string(original.config().vocab));
     }
     ScoreComparison result;
     double square = 0, logits_seen = 0, divergence = 0, agreed = 0;

@@ -3,20 +3,19 @@
 #include <algorithm>
 
 #include "base/dispatch.h"
+#include "base/refuse.h"
 
 namespace heed {
 namespace {
 
 void check_rows(const GivenRows& given) {
     const View &ids = given.input_ids, &mask = given.attention_mask;
-    const std::string where = std::string("[") + given.function + "] ";
     if (!ids || ids.rank() != 2 || (ids.dtype() != DType::i64 && ids.dtype() != DType::i32)) {
-        throw Error(where + "input_ids: expected i64 or i32 [batch, tokens], got " +
-                    (ids ? std::string(name_of(ids.dtype())) + " " + to_string(ids.shape()) : "none"));
+        refuse(given.function, "input_ids", "i64 or i32 [batch, tokens]",
+               ids ? std::string(name_of(ids.dtype())) + " " + to_string(ids.shape()) : "none");
     }
     if (mask && !(mask.shape() == ids.shape())) {
-        throw Error(where + "attention_mask: expected shape " + to_string(ids.shape()) + ", got " +
-                    to_string(mask.shape()));
+        refuse(given.function, "attention_mask", "shape " + to_string(ids.shape()), to_string(mask.shape()));
     }
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/refuse.h"
 #include "generate/prompt_rows.h"
 #include "generate/token_limits.h"
 
@@ -16,8 +17,7 @@ Tensor generate_rows(Context& context, const Model& model, const View& input_ids
                                                             .special = options.special});
     const std::int64_t texts = options.num_return_sequences;
     if (texts < 1 || (texts > 1 && !options.sampling.do_sample)) {
-        throw Error("[generate_rows] num_return_sequences: expected 1, or more with do_sample, got " +
-                    std::to_string(texts));
+        refuse("generate_rows", "num_return_sequences", "1, or more with do_sample", std::to_string(texts));
     }
     const auto beginnings = decoder_prompts("generate_rows", model, options.special, decoder_input_ids,
                                             static_cast<std::int64_t>(rows.size()));

@@ -6,6 +6,7 @@
 #include <limits>
 #include <string>
 
+#include "base/refuse.h"
 #include "generate/penalise.h"
 
 namespace heed {
@@ -15,7 +16,7 @@ using Candidate = std::pair<float, std::int64_t>;  // logit, id
 
 void require(const char* function, const char* name, bool fits, const char* expected, double got) {
     if (fits) { return; }
-    throw Error(std::string("[") + function + "] " + name + ": expected " + expected + ", got " + std::to_string(got));
+    refuse(function, name, expected, std::to_string(got));
 }
 
 /// More probable first; of equals the lower id.
@@ -42,15 +43,15 @@ std::vector<Candidate> most_probable(std::vector<Candidate> candidates, double t
 }
 
 void check_logits(std::span<const float> logits) {
-    if (logits.empty()) { throw Error("[sample_token] logits: expected at least one, got none"); }
+    if (logits.empty()) { refuse("sample_token", "logits", "at least one", "none"); }
     bool any = false;
     for (const float logit : logits) {
         if (std::isnan(logit) || logit == std::numeric_limits<float>::infinity()) {
-            throw Error("[sample_token] logits: expected numbers or -inf, got NaN or +inf");
+            refuse("sample_token", "logits", "numbers or -inf", "NaN or +inf");
         }
         any = any || logit > -std::numeric_limits<float>::infinity();
     }
-    if (!any) { throw Error("[sample_token] logits: expected one above -inf, got none"); }
+    if (!any) { refuse("sample_token", "logits", "one above -inf", "none"); }
 }
 
 bool is_greedy(const SamplingOptions& options) { return !options.do_sample || options.temperature == 0; }

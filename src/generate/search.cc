@@ -5,6 +5,7 @@
 #include <limits>
 #include <numeric>
 
+#include "base/refuse.h"
 #include "generate/penalise.h"
 #include "generate/prompt_rows.h"
 #include "generate/token_limits.h"
@@ -232,30 +233,26 @@ std::vector<std::vector<std::int64_t>> beams(Context& context, Decoding& decodin
     return search.result();
 }
 
-void refuse_option(const char* name, const std::string& expected, const std::string& got) {
-    throw Error(std::string("[search] ") + name + ": expected " + expected + ", got " + got);
-}
-
 void check_search(const ModelConfig& c, std::span<const std::int64_t> prompt, const SearchOptions& o) {
-    if (prompt.empty()) { refuse_option("prompt", "at least one token", "none"); }
-    if (o.max_new_tokens < 0) { refuse_option("max_new_tokens", "0 or more", std::to_string(o.max_new_tokens)); }
-    if (o.min_new_tokens < 0) { refuse_option("min_new_tokens", "0 or more", std::to_string(o.min_new_tokens)); }
+    if (prompt.empty()) { refuse("search", "prompt", "at least one token", "none"); }
+    if (o.max_new_tokens < 0) { refuse("search", "max_new_tokens", "0 or more", std::to_string(o.max_new_tokens)); }
+    if (o.min_new_tokens < 0) { refuse("search", "min_new_tokens", "0 or more", std::to_string(o.min_new_tokens)); }
     if (o.num_beams < 1 || o.num_beams > c.vocab) {
-        refuse_option("num_beams", "1 to " + std::to_string(c.vocab), std::to_string(o.num_beams));
+        refuse("search", "num_beams", "1 to " + std::to_string(c.vocab), std::to_string(o.num_beams));
     }
     if (o.num_return_sequences < 1 || o.num_return_sequences > o.num_beams) {
-        refuse_option("num_return_sequences", "1 to num_beams, " + std::to_string(o.num_beams),
-                      std::to_string(o.num_return_sequences));
+        refuse("search", "num_return_sequences", "1 to num_beams, " + std::to_string(o.num_beams),
+               std::to_string(o.num_return_sequences));
     }
     if (!(o.repetition_penalty > 0) || !std::isfinite(o.repetition_penalty)) {
-        refuse_option("repetition_penalty", "more than 0", std::to_string(o.repetition_penalty));
+        refuse("search", "repetition_penalty", "more than 0", std::to_string(o.repetition_penalty));
     }
     if (!std::isfinite(o.length_penalty)) {
-        refuse_option("length_penalty", "a finite number", std::to_string(o.length_penalty));
+        refuse("search", "length_penalty", "a finite number", std::to_string(o.length_penalty));
     }
     if (c.kind != ModelKind::encoder_decoder && !o.decoder_prompt.empty()) {
-        refuse_option("decoder_prompt", "none, as the model is no encoder-decoder",
-                      std::to_string(o.decoder_prompt.size()) + " tokens");
+        refuse("search", "decoder_prompt", "none, as the model is no encoder-decoder",
+               std::to_string(o.decoder_prompt.size()) + " tokens");
     }
 }
 

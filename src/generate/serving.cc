@@ -10,6 +10,7 @@
 #include <span>
 
 #include "base/access.h"
+#include "base/refuse.h"
 #include "generate/drafts.h"
 #include "generate/token_limits.h"
 
@@ -32,16 +33,16 @@ bool can_forget(const ModelConfig& config) {
                        [](const LayerConfig& layer) { return layer.attention.core == AttentionCore::softmax; });
 }
 
-[[noreturn]] void refuse(const char* what, const std::string& expected, const std::string& got) {
-    throw Error(std::string("[ServingLoop::add] ") + what + ": expected " + expected + ", got " + got);
+[[noreturn]] void refuse_request(const char* what, const std::string& expected, const std::string& got) {
+    refuse("ServingLoop::add", what, expected, got);
 }
 
 }  // namespace
 
 TokenScore token_score(std::span<const float> logits, std::int64_t token, std::int64_t best) {
     if (token < 0 || token >= static_cast<std::int64_t>(logits.size())) {
-        throw Error("[token_score] token: expected 0 to " +
-                    std::to_string(static_cast<std::int64_t>(logits.size()) - 1) + ", got " + std::to_string(token));
+        refuse("token_score", "token", "0 to " + std::to_string(static_cast<std::int64_t>(logits.size()) - 1),
+               std::to_string(token));
     }
     const double top = *std::max_element(logits.begin(), logits.end());
     double sum = 0;
@@ -89,10 +90,9 @@ struct HEED_INTERNAL ServingLoop::State {
     State(const Model& model, const ServingOptions& given)
         : options(given), decoding(model, given.decoding), drafts(model, given.speculation, given.decoding) {
         const ModelConfig& config = model.config();
-        if (options.prefill_tokens < 1) { throw Error("[ServingLoop] prefill_tokens: expected 1 or more, got less"); }
+        if (options.prefill_tokens < 1) { refuse("ServingLoop", "prefill_tokens", "1 or more", "less"); }
         if (options.speculation.tokens > 0 && !can_forget(config)) {
-            throw Error(
-                "[ServingLoop] speculation: expected a model whose attention is softmax in every layer, got another");
+            refuse("ServingLoop", "speculation", "a model whose attention is softmax in every layer", "another");
         }
         // Keys that a longer text rotates otherwise: prompts whole and on their own.
         if (changes_with_length(config)) {
@@ -398,19 +398,21 @@ ServingLoop::Id ServingLoop::add(Request request) {
     const ModelConfig& config = state_->config();
     check_sampling("ServingLoop::add", request.sampling);
     refuse_unknown("ServingLoop::add", state_->decoding.model().generation(), request.sampling.do_sample);
-    if (request.prompt.empty()) { refuse("prompt", "at least one token", "none"); }
-    if (request.max_new_tokens < 1) { refuse("max_new_tokens", "1 or more", std::to_string(request.max_new_tokens)); }
+    if (request.prompt.empty()) { refuse_request("prompt", "at least one token", "none"); }
+    if (request.max_new_tokens < 1) {
+        refuse_request("max_new_tokens", "1 or more", std::to_string(request.max_new_tokens));
+    }
     for (const std::int64_t id : request.prompt) {
         if (id < 0 || id >= config.input_vocab()) {
-            refuse("prompt", "ids below " + std::to_string(config.input_vocab()), std::to_string(id));
+            refuse_request("prompt", "ids below " + std::to_string(config.input_vocab()), std::to_string(id));
         }
     }
-    if (request.best_scores < 0) { refuse("best_scores", "0 or more", std::to_string(request.best_scores)); }
+    if (request.best_scores < 0) { refuse_request("best_scores", "0 or more", std::to_string(request.best_scores)); }
     if (!request.stop.empty() && !state_->options.tokenizer) {
-        refuse("stop", "a tokenizer in the loop's options", "none");
+        refuse_request("stop", "a tokenizer in the loop's options", "none");
     }
     for (const std::string& stop : request.stop) {
-        if (stop.empty()) { refuse("stop", "strings that are not empty", "an empty one"); }
+        if (stop.empty()) { refuse_request("stop", "strings that are not empty", "an empty one"); }
     }
     auto job = std::make_shared<Job>();
     constexpr const char* function = "ServingLoop::add";
@@ -424,19 +426,21 @@ ServingLoop::Id ServingLoop::add(Request request) {
     if (config.kind == ModelKind::encoder_decoder) {
         job->text = target_beginning(function, state_->decoding.model(), request.special, request.decoder_prompt);
     } else if (!request.decoder_prompt.empty()) {
-        refuse("decoder_prompt", "none, as the model is no encoder-decoder",
-               std::to_string(request.decoder_prompt.size()) + " tokens");
+        refuse_request("decoder_prompt", "none, as the model is no encoder-decoder",
+                       std::to_string(request.decoder_prompt.size()) + " tokens");
     }
     job->prompt = job->text.size();
     const std::int64_t needed = static_cast<std::int64_t>(job->text.size()) + request.max_new_tokens;
     if (needed > state_->options.decoding.tokens) {
-        refuse("prompt and max_new_tokens", "at most " + std::to_string(state_->options.decoding.tokens) + " together",
-               std::to_string(needed));
+        refuse_request("prompt and max_new_tokens",
+                       "at most " + std::to_string(state_->options.decoding.tokens) + " together",
+                       std::to_string(needed));
     }
     if (config.max_positions > 0 && config.first().positions.kind == PositionKind::learned &&
         needed - 1 > config.max_positions) {  // the last token is not read
-        refuse("prompt and max_new_tokens",
-               "at most " + std::to_string(config.max_positions) + " positions of the model", std::to_string(needed));
+        refuse_request("prompt and max_new_tokens",
+                       "at most " + std::to_string(config.max_positions) + " positions of the model",
+                       std::to_string(needed));
     }
     if (state_->options.tokenizer) { job->stream.emplace(*state_->options.tokenizer); }
     job->request = std::move(request);
@@ -470,7 +474,7 @@ bool ServingLoop::finished(Id id) const {
 Generated ServingLoop::take(Id id) {
     const auto found = state_->known.find(id);
     if (found == state_->known.end()) {
-        throw Error("[ServingLoop::take] id: expected one that add gave and take did not, got " + std::to_string(id));
+        refuse("ServingLoop::take", "id", "one that add gave and take did not", std::to_string(id));
     }
     if (!found->second->finished()) { return found->second->result; }
     Generated result = std::move(found->second->result);

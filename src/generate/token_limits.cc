@@ -4,14 +4,14 @@
 #include <limits>
 
 #include "base/dispatch.h"
+#include "base/refuse.h"
 
 namespace heed {
 namespace {
 
 void check_id(const char* function, const char* name, std::int64_t id, std::int64_t vocab) {
     if (id >= 0 && id < vocab) { return; }
-    throw Error(std::string("[") + function + "] " + name + ": expected 0 to " + std::to_string(vocab - 1) + ", got " +
-                std::to_string(id));
+    refuse(function, name, "0 to " + std::to_string(vocab - 1), std::to_string(id));
 }
 
 /// Leaves one token possible.
@@ -65,9 +65,7 @@ std::vector<std::int64_t> target_beginning(const char* function, const Model& mo
     for (const std::int64_t id : given) { check_id(function, "decoder_prompt", id, config.vocab); }
     const auto start = either(special.decoder_start, either(config.decoder_start, config.bos));
     if (start) { check_id(function, "decoder_start", *start, config.vocab); }
-    if (given.empty() && !start) {
-        throw Error(std::string("[") + function + "] model: expected a decoder_start_token_id, got none");
-    }
+    if (given.empty() && !start) { refuse(function, "model", "a decoder_start_token_id", "none"); }
     return given.empty() ? std::vector<std::int64_t>{*start} : given;
 }
 
@@ -78,8 +76,8 @@ std::vector<std::vector<std::int64_t>> decoder_prompts(const char* function, con
     if (!ids) { return prompts; }
     if (ids.rank() != 2 || ids.extent(0) != rows || ids.extent(1) < 1 ||
         (ids.dtype() != DType::i64 && ids.dtype() != DType::i32)) {
-        throw Error(std::string("[") + function + "] decoder_input_ids: expected i64 or i32 [" + std::to_string(rows) +
-                    ", tokens], got " + std::string(name_of(ids.dtype())) + " " + to_string(ids.shape()));
+        refuse(function, "decoder_input_ids", "i64 or i32 [" + std::to_string(rows) + ", tokens]",
+               std::string(name_of(ids.dtype())) + " " + to_string(ids.shape()));
     }
     const std::int64_t start = target_beginning(function, model, special, {}).front();
     bool starts = false;

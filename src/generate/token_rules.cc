@@ -1,5 +1,7 @@
 #include <heed/generation_config.h>
 
+#include "base/refuse.h"
+
 #include <algorithm>
 #include <limits>
 
@@ -49,14 +51,11 @@ void hide_tokens(const TokenRules& rules, const TextSoFar& text, std::span<float
 }
 
 void refuse_unknown(const char* function, const GenerationConfig& config, bool sampled) {
-    const auto refuse = [&](const std::vector<std::string>& names) {
-        if (!names.empty()) {
-            throw Error("[" + std::string(function) +
-                        "] generation_config.json: expected settings that heed has, got " + names.front());
-        }
+    const auto check = [&](const std::vector<std::string>& names) {
+        if (!names.empty()) { refuse(function, "generation_config.json", "settings that heed has", names.front()); }
     };
-    refuse(config.unknown);
-    if (sampled) { refuse(config.unknown_sampled); }
+    check(config.unknown);
+    if (sampled) { check(config.unknown_sampled); }
 }
 
 }  // namespace heed

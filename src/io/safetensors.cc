@@ -1,5 +1,6 @@
 #include <heed/safetensors.h>
 
+#include "base/refuse.h"
 #include "io/file.h"
 #include "io/foreign_types.h"
 #include "io/safetensors_header.h"
@@ -147,9 +148,9 @@ void SafetensorsFile::read(std::string_view name, const MutableView& out) const 
     const Entry& found = entry(name);
     if (!out || out.dtype() != found.dtype || out.shape() != found.shape || out.strides() != found.shape.row_major() ||
         out.device() != Device()) {
-        throw Error("[SafetensorsFile::read] out: expected row-major memory of " + std::string(name_of(found.dtype)) +
-                    " " + to_string(found.shape) + ", got " +
-                    (out ? std::string(name_of(out.dtype())) + " " + to_string(out.shape()) : "none"));
+        refuse("SafetensorsFile::read", "out",
+               "row-major memory of " + std::string(name_of(found.dtype)) + " " + to_string(found.shape),
+               (out ? std::string(name_of(out.dtype())) + " " + to_string(out.shape()) : "none"));
     }
     const safetensors::ForeignType* foreign = safetensors::foreign_type(found.file_type);
     if (foreign != nullptr && !is_readable(*foreign)) { refuse_type(contents_->context, name, found); }

@@ -1,5 +1,6 @@
 #include <heed/safetensors.h>
 
+#include "base/refuse.h"
 #include "io/file.h"
 #include "io/safetensors_header.h"
 
@@ -19,32 +20,32 @@ using safetensors::max_name_bytes;
 using safetensors::metadata_key;
 using safetensors::prefix_bytes;
 
-[[noreturn]] void fail(const std::string& what) { throw Error("[write_safetensors] " + what); }
+[[noreturn]] void fail(const std::string& argument, const std::string& expected, const std::string& got) {
+    refuse("write_safetensors", argument, expected, got);
+}
 
 std::string json_text(const std::string& text, std::string_view argument) {
     try {
         return nlohmann::json(text).dump();
-    } catch (const nlohmann::json::exception&) {
-        fail(std::string(argument) + ": expected UTF-8, got " + in_quotes(text));
-    }
+    } catch (const nlohmann::json::exception&) { fail(std::string(argument), "UTF-8", in_quotes(text)); }
 }
 
 void check_arguments(const std::vector<NamedView>& tensors, const SafetensorsMetadata& metadata) {
     if (tensors.size() > max_entries || metadata.size() > max_entries) {
-        fail("tensors, metadata: expected at most " + std::to_string(max_entries) + " each, got " +
+        fail("tensors, metadata", "at most " + std::to_string(max_entries) + " each",
              std::to_string(tensors.size()) + " and " + std::to_string(metadata.size()));
     }
     std::set<std::string_view> seen;
     for (const auto& [name, view] : tensors) {
         if (name.empty() || name.size() > max_name_bytes || name == metadata_key) {
-            fail("tensors: expected names of 1 to " + std::to_string(max_name_bytes) + " bytes other than " +
-                 std::string(metadata_key) + ", got " + in_quotes(name));
+            fail("tensors",
+                 "names of 1 to " + std::to_string(max_name_bytes) + " bytes other than " + std::string(metadata_key),
+                 in_quotes(name));
         }
-        if (!seen.insert(name).second) { fail("tensors: expected each name once, got " + in_quotes(name) + " twice"); }
-        if (!view) { fail("tensors: " + in_quotes(name) + ": expected a view, got an absent one"); }
+        if (!seen.insert(name).second) { fail("tensors", "each name once", in_quotes(name) + " twice"); }
+        if (!view) { fail("tensors: " + in_quotes(name), "a view", "an absent one"); }
         if (view.shape().elements() > 0 && view.data() == nullptr) {
-            fail("tensors: " + in_quotes(name) + ": expected memory for " + to_string(view.shape()) +
-                 ", got a null pointer");
+            fail("tensors: " + in_quotes(name), "memory for " + to_string(view.shape()), "a null pointer");
         }
     }
 }
@@ -69,8 +70,7 @@ std::vector<std::uint64_t> data_offsets(const std::vector<NamedView>& tensors, c
         const std::optional<std::uint64_t> bytes = safetensors::tensor_bytes(view.dtype(), view.shape());
         begins[n] = static_cast<std::uint64_t>(end);
         if (!bytes || __builtin_add_overflow(end, static_cast<std::int64_t>(*bytes), &end)) {
-            fail("tensors: " + in_quotes(tensors[n].name) + ": expected fewer than 2^63 bytes in all, got " +
-                 to_string(view.shape()));
+            fail("tensors: " + in_quotes(tensors[n].name), "fewer than 2^63 bytes in all", to_string(view.shape()));
         }
     }
     return begins;
@@ -106,7 +106,7 @@ std::string header_text(const std::vector<NamedView>& tensors, const std::vector
     text += "}";
     text.resize((text.size() + prefix_bytes - 1) / prefix_bytes * prefix_bytes, ' ');
     if (text.size() > max_header_bytes) {
-        fail("tensors, metadata: expected a header of at most " + std::to_string(max_header_bytes) + " bytes, got " +
+        fail("tensors, metadata", "a header of at most " + std::to_string(max_header_bytes) + " bytes",
              std::to_string(text.size()));
     }
     return text;
@@ -138,7 +138,7 @@ void write_data(AtomicFile& file, const NamedView& tensor) {
     const bool boolean = tensor.view.dtype() == DType::boolean;
     for_each_run(tensor.view, [&](std::span<const std::byte> bytes) {
         if (boolean && std::any_of(bytes.begin(), bytes.end(), [](std::byte byte) { return byte > std::byte{1}; })) {
-            fail("tensors: " + in_quotes(tensor.name) + ": expected booleans of 0 and 1, got another byte");
+            fail("tensors: " + in_quotes(tensor.name), "booleans of 0 and 1", "another byte");
         }
         file.write(bytes);
     });

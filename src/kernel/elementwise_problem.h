@@ -24,4 +24,11 @@ struct SumProblem {
     bool wide() const { return any_wide_rows(x, out); }
 };
 
+/// sums[row] = the sum of a row.
+struct RowTotalsProblem {
+    RowsShape shape{};
+    TensorRows x{};
+    double* sums = nullptr;
+};
+
 }  // namespace heed

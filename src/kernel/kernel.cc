@@ -1,6 +1,6 @@
 #include "kernel/kernel.h"
 
-#include <heed/error.h>
+#include "base/refuse.h"
 
 namespace heed::detail {
 
@@ -12,14 +12,12 @@ void refuse_kernels(const Asking& asking, const Forced& forced, std::string_view
         if (!name.empty() && !carries(verdict.name, name)) { continue; }
         reasons += (reasons.empty() ? "" : "; ") + std::string(verdict.name) + " does not: " + verdict.declined;
     }
-    const std::string begin = "[" + std::string(asking.function) + "] ";
     if (forced.name.empty()) {
-        throw Error(begin + "kernel: expected a call that one of the kernels takes, got one that none does (" +
-                    reasons + ")");
+        refuse(asking.function, "kernel", "a call that one of the kernels takes",
+               "one that none does (" + reasons + ")");
     }
-    const std::string got = ", got " + std::string(forced.name);
-    if (reasons.empty()) { throw Error(begin + forced.by + ": expected one of " + names + got); }
-    throw Error(begin + forced.by + ": expected a kernel that fits (" + reasons + ")" + got);
+    const std::string expected = reasons.empty() ? "one of " + names : "a kernel that fits (" + reasons + ")";
+    refuse(asking.function, forced.by, expected, std::string(forced.name));
 }
 
 Explanation explanation_of(const Asking& asking, std::string_view chosen, std::span<const Verdict> verdicts) {

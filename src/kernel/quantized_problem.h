@@ -1,7 +1,10 @@
 #pragma once
 #include "kernel/linear_problem.h"
+#include "kernel/tensor_rows.h"
 
+#include <atomic>
 #include <cstddef>
+#include <span>
 
 namespace heed {
 
@@ -27,6 +30,20 @@ struct QuantizedPanels {
     std::uint8_t* data = nullptr;
 
     std::int64_t groups() const { return (inputs + QuantizedLayout::group - 1) / QuantizedLayout::group; }
+};
+
+/// Weights to be laid out so: rounded, or the numbers of a file's Q8_0 or Q4_0 blocks as they are.
+struct QuantizeProblem {
+    TensorRows weight;
+    std::span<const std::byte> blocks;  ///< in place of weight
+    QuantizedPanels to;
+    std::atomic<bool>* refused = nullptr;  ///< set where a weight is not finite, or too large for a scale in f16
+};
+
+/// to = the weights that the panels hold.
+struct DequantizeProblem {
+    QuantizedPanels from;
+    TensorRows to;
 };
 
 /// linear of weights in 8 or 4 bits: product.b is not used.

@@ -1,6 +1,7 @@
 #include <heed/error.h>
 #include <heed/sizes.h>
 
+#include "base/refuse.h"
 #include "model/shape.h"
 
 namespace heed {
@@ -46,8 +47,8 @@ std::string_view name_of(AttentionKind kind) {
 ModelShape with_attention(const ModelShape& model, AttentionKind kind, const AttentionChoice& choice) {
     check_shape("with_attention", model);
     if (choice.groups < 0 || choice.groups > model.heads || (choice.groups > 0 && model.heads % choice.groups != 0)) {
-        throw Error("[with_attention] groups: expected a divisor of the " + std::to_string(model.heads) +
-                    " heads, got " + std::to_string(choice.groups));
+        refuse("with_attention", "groups", "a divisor of the " + std::to_string(model.heads) + " heads",
+               std::to_string(choice.groups));
     }
     ModelShape result = model;
     if (kind == AttentionKind::mla) {

@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 
+#include "base/refuse.h"
 #include "model/config_json.h"
 #include "model/config_reader.h"
 #include "model/families.h"
@@ -84,7 +85,7 @@ public:
         }
     }
     [[noreturn]] void refuse(std::string_view field, const std::string& expected, const std::string& got) const {
-        throw Error("[checked] " + path_ + std::string(field) + ": expected " + expected + ", got " + got);
+        heed::refuse("checked", path_ + std::string(field), expected, got);
     }
 
 private:
@@ -297,7 +298,7 @@ std::int64_t ModelConfig::recompute_beyond() const {
 
 ModelShape shape_of(const ModelConfig& c) {
     const StackConfig& stack = c.last();
-    if (stack.layers.empty()) { throw Error("[shape_of] layers: expected 1 or more, got 0"); }
+    if (stack.layers.empty()) { refuse("shape_of", "layers", "1 or more", "0"); }
     for (const LayerConfig& each : stack.layers) {
         // Parameters that a ModelShape has no field for would not be counted.
         const bool countable = each.attention.norm && !each.attention.sinks && !each.feed_forward.experts.bias &&
@@ -305,13 +306,12 @@ ModelShape shape_of(const ModelConfig& c) {
                                each.attention.core != AttentionCore::infini && !each.attention.has_gates() &&
                                (stack.norm.kind == NormKind::rms_norm || stack.norm.bias);
         if (!countable) {
-            throw Error("[shape_of] family: expected a model that ModelShape can describe, got " + c.family +
-                        " with norms, sinks, gates or biases of its own");
+            refuse("shape_of", "family", "a model that ModelShape can describe",
+                   c.family + " with norms, sinks, gates or biases of its own");
         }
     }
     if (c.source_vocab > 0) {
-        throw Error("[shape_of] source_vocab: expected 0, one table for source and target, got " +
-                    std::to_string(c.source_vocab));
+        refuse("shape_of", "source_vocab", "0, one table for source and target", std::to_string(c.source_vocab));
     }
     const LayerConfig& layer = stack.layers.front();
     ModelShape m;

@@ -8,6 +8,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "base/refuse.h"
 #include "model/config_text.h"
 #include "model/shape.h"
 
@@ -425,8 +426,10 @@ private:
         if (!key.empty()) { path.push_back(key); }
         std::string name;
         for (const std::string& part : path) { name += (name.empty() ? "" : ".") + part; }
-        throw Error("[read_model_config] line " + std::to_string(LineFinder(text_, path).line()) + ", " +
-                    (name.empty() ? "json" : shown(json(name))) + ": expected " + expected + ", got " + got);
+        heed::refuse("read_model_config",
+                     "line " + std::to_string(LineFinder(text_, path).line()) + ", " +
+                         (name.empty() ? "json" : shown(json(name))),
+                     expected, got);
     }
 
     void read(const char* key, const json& value, bool& field) const {

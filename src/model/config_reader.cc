@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "base/refuse.h"
 #include "model/config_text.h"
 
 namespace heed {
@@ -26,8 +27,8 @@ ConfigReader ConfigReader::with_text(std::string_view key, std::string_view valu
     return ConfigReader(function_, object.dump());
 }
 
-void ConfigReader::fail(std::string_view key, const std::string& expected, const std::string& came) const {
-    throw Error("[" + function_ + "] " + std::string(key) + ": expected " + expected + ", got " + came);
+void ConfigReader::fail(std::string_view key, const std::string& expected, const std::string& got) const {
+    heed::refuse(function_, std::string(key), expected, got);
 }
 
 const nlohmann::json* ConfigReader::find(std::string_view key) const {

@@ -43,7 +43,7 @@ public:
 
 private:
     const nlohmann::json* find(std::string_view key) const;
-    [[noreturn]] void fail(std::string_view key, const std::string& expected, const std::string& came) const;
+    [[noreturn]] void fail(std::string_view key, const std::string& expected, const std::string& got) const;
 
     std::string function_;
     std::string source_;

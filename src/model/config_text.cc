@@ -1,5 +1,7 @@
 #include "model/config_text.h"
 
+#include "base/refuse.h"
+
 #include <heed/error.h>
 
 #include <set>
@@ -59,8 +61,8 @@ std::string shown(const json& value) {
 }
 
 json parse_config(std::string_view function, std::string_view text) {
-    const auto fail = [&](std::string_view key, const std::string& expected, const std::string& came) {
-        throw Error("[" + std::string(function) + "] " + std::string(key) + ": expected " + expected + ", got " + came);
+    const auto fail = [&](std::string_view key, const std::string& expected, const std::string& got) {
+        refuse(std::string(function), std::string(key), expected, got);
     };
     if (text.size() > text_limit) {
         fail("json", "at most " + std::to_string(text_limit) + " bytes", std::to_string(text.size()));

@@ -2,6 +2,7 @@
 
 #include <heed/convert_heads.h>
 
+#include "base/refuse.h"
 #include "io/file.h"
 #include "model/config_text.h"
 #include "model/names.h"
@@ -13,7 +14,7 @@ namespace {
 constexpr const char* function_name = "convert_model";
 
 [[noreturn]] void refuse_conversion(const std::string& argument, const std::string& expected, const std::string& got) {
-    throw Error("[convert_model] " + argument + ": expected " + expected + ", got " + got);
+    refuse("convert_model", argument, expected, got);
 }
 
 /// What becomes of the heads of keys and values, and of which tensors.

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/access.h"
+#include "base/refuse.h"
 #include "model/run.h"
 #include "ops/host_copy.h"
 
@@ -50,11 +51,9 @@ void CachedSequence::truncate(std::int64_t length) {
 
 Decoding::Decoding(const Model& model, const DecodingOptions& options) : model_(model), options_(options) {
     const ModelConfig& c = model.config();
-    if (c.kind == ModelKind::encoder) {
-        throw Error("[Decoding] model: expected a decoder or an encoder-decoder, got an encoder");
-    }
+    if (c.kind == ModelKind::encoder) { refuse("Decoding", "model", "a decoder or an encoder-decoder", "an encoder"); }
     if (options.tokens < 1 || options.sequences < 1 || options.page_size < 1) {
-        throw Error("[Decoding] options: expected room for 1 token and 1 sequence or more, got less");
+        refuse("Decoding", "options", "room for 1 token and 1 sequence or more", "less");
     }
     const Stack& stack = detail::Access::state(model)->graph.decoder;
     const Device device = model.device();
@@ -89,7 +88,7 @@ std::int64_t Decoding::free_pages() const {
 
 CachedSequence Decoding::create() const {
     if (model_.config().kind != ModelKind::decoder) {
-        throw Error("[Decoding::create] source: expected, for an encoder-decoder, got none");
+        refuse("Decoding::create", "source", "a tensor, for an encoder-decoder", "none");
     }
     CachedSequence sequence;
     for (const Group& group : groups_) { sequence.caches_.push_back(group.pool.create()); }
@@ -99,11 +98,9 @@ CachedSequence Decoding::create() const {
 CachedSequence Decoding::create(Context& context, const View& source) {
     const ModelState& m = *detail::Access::state(model_);
     if (m.config.kind != ModelKind::encoder_decoder) {
-        throw Error("[Decoding::create] source: expected none for a decoder, got one");
+        refuse("Decoding::create", "source", "none for a decoder", "one");
     }
-    if (!source || source.rank() != 1) {
-        throw Error("[Decoding::create] source: expected i64 or i32 [tokens], got none");
-    }
+    if (!source || source.rank() != 1) { refuse("Decoding::create", "source", "i64 or i32 [tokens]", "none"); }
     const Ids ids =
         read_ids("source", View(source.dtype(), source.data(), {1, source.extent(0)}, {0, source.stride(0)}),
                  m.config.input_vocab());
@@ -168,9 +165,9 @@ std::vector<std::int64_t> checked_counts(const DecodingBatch& batch) {
     const std::int64_t sum = std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
     if (n == 0 || counts.size() != n || sum != total ||
         std::ranges::any_of(counts, [](std::int64_t count) { return count < 1; })) {
-        throw Error("[Decoding::step] counts: expected 1 or more of each of " + std::to_string(n) +
-                    " sequences, in all " + std::to_string(total) + ", got " + std::to_string(sum) + " of " +
-                    std::to_string(counts.size()));
+        refuse("Decoding::step", "counts",
+               "1 or more of each of " + std::to_string(n) + " sequences, in all " + std::to_string(total),
+               std::to_string(sum) + " of " + std::to_string(counts.size()));
     }
     return counts;
 }
@@ -239,7 +236,7 @@ Tensor Decoding::step(Context& context, const DecodingBatch& batch) {
     std::int64_t at = 0;
     for (std::size_t b = 0; b < batch.sequences.size(); ++b) {
         const CachedSequence& sequence = *batch.sequences[b];
-        if (!sequence) { throw Error("[Decoding::step] sequences: expected ones that create made, got an empty one"); }
+        if (!sequence) { refuse("Decoding::step", "sequences", "ones that create made", "an empty one"); }
         packed.before.push_back(sequence.length());
         for (std::int64_t t = 0; t < packed.counts[b]; ++t) {
             packed.positions.as<std::int64_t>()[at++] = sequence.first_position_ + sequence.length() + t;

@@ -2,6 +2,7 @@
 
 #include <vector>
 
+#include "base/refuse.h"
 #include "model/model_state.h"
 
 namespace heed {
@@ -14,8 +15,9 @@ Device Model::device() const {
 void Model::to(Device device) const {
     if (device == this->device()) { return; }
     if (state_->weights != WeightStorage::stored) {
-        throw Error("[Model::to] device: expected cpu for weights in a form of their own (" +
-                    std::string(name_of(state_->weights)) + "), got " + to_string(device));
+        refuse("Model::to", "device",
+               "cpu for weights in a form of their own (" + std::string(name_of(state_->weights)) + ")",
+               to_string(device));
     }
     // All copies before anything changes: a GPU may have no room for them.
     struct Moved {

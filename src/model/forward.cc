@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "base/refuse.h"
 #include "model/run.h"
 #include "ops/host_copy.h"
 
@@ -21,15 +22,12 @@ struct Inputs {
 std::shared_ptr<const PackedSequences> packed_inputs(const ModelConfig& c, const ForwardInputs& in, const Shape& ids) {
     if (!in.cu_seqlens) { return nullptr; }
     const auto none = [](const char* argument, bool given) {
-        if (given) {
-            throw Error("[forward] " + std::string(argument) +
-                        ": expected none where sequences are packed (cu_seqlens), got some");
-        }
+        if (given) { refuse("forward", std::string(argument), "none where sequences are packed (cu_seqlens)", "some"); }
     };
     none("attention_mask", static_cast<bool>(in.attention_mask));
     none("position_ids", static_cast<bool>(in.position_ids));
     if (c.kind == ModelKind::encoder_decoder) {
-        throw Error("[forward] cu_seqlens: expected none for a model with encoder and decoder, got some");
+        refuse("forward", "cu_seqlens", "none for a model with encoder and decoder", "some");
     }
     const std::int64_t padding = c.first().positions.skip_padding;  // RoBERTa's positions count from behind it
     return std::make_shared<PackedSequences>(
@@ -39,35 +37,35 @@ std::shared_ptr<const PackedSequences> packed_inputs(const ModelConfig& c, const
 Inputs read_inputs(const ModelConfig& c, const ForwardInputs& in) {
     Inputs r;
     r.ids = read_ids("input_ids", in.input_ids, c.input_vocab());
-    if (r.ids.elements() == 0) { throw Error("[forward] input_ids: expected at least one token, got none"); }
+    if (r.ids.elements() == 0) { refuse("forward", "input_ids", "at least one token", "none"); }
     r.packed = packed_inputs(c, in, r.ids.shape());
     r.mask = read_mask("attention_mask", in.attention_mask, r.ids.shape());
     if (in.position_ids) {
         r.positions = read_ids("position_ids", in.position_ids, std::int64_t{1} << 40);
         const Shape& s = r.positions.shape();
         if ((s[0] != 1 && s[0] != r.ids.shape()[0]) || s[1] != r.ids.shape()[1]) {
-            throw Error("[forward] position_ids: expected the shape of input_ids " + to_string(r.ids.shape()) +
-                        " or one row, got " + to_string(s));
+            refuse("forward", "position_ids", "the shape of input_ids " + to_string(r.ids.shape()) + " or one row",
+                   to_string(s));
         }
     }
     if (in.token_type_ids) {
-        if (c.token_types == 0) { throw Error("[forward] token_type_ids: expected none for this model, got some"); }
+        if (c.token_types == 0) { refuse("forward", "token_type_ids", "none for this model", "some"); }
         r.token_types = read_ids("token_type_ids", in.token_type_ids, c.token_types);
         if (!(r.token_types.shape() == r.ids.shape())) {
-            throw Error("[forward] token_type_ids: expected the shape of input_ids " + to_string(r.ids.shape()) +
-                        ", got " + to_string(r.token_types.shape()));
+            refuse("forward", "token_type_ids", "the shape of input_ids " + to_string(r.ids.shape()),
+                   to_string(r.token_types.shape()));
         }
     }
     if (c.kind != ModelKind::encoder_decoder) {
         if (in.decoder_input_ids) {
-            throw Error("[forward] decoder_input_ids: expected none for a model without encoder and decoder, got some");
+            refuse("forward", "decoder_input_ids", "none for a model without encoder and decoder", "some");
         }
         return r;
     }
     r.decoder_ids = read_ids("decoder_input_ids", in.decoder_input_ids, c.vocab);
     if (r.decoder_ids.shape()[0] != r.ids.shape()[0] || r.decoder_ids.elements() == 0) {
-        throw Error("[forward] decoder_input_ids: expected as many rows as input_ids, " +
-                    std::to_string(r.ids.shape()[0]) + ", got shape " + to_string(r.decoder_ids.shape()));
+        refuse("forward", "decoder_input_ids", "as many rows as input_ids, " + std::to_string(r.ids.shape()[0]),
+               "shape " + to_string(r.decoder_ids.shape()));
     }
     r.decoder_mask = read_mask("decoder_attention_mask", in.decoder_attention_mask, r.decoder_ids.shape());
     return r;
@@ -91,7 +89,7 @@ StackRun first_stack(const ModelState& m, const TapeForward& options, const Inpu
 
 void refuse_second_stack(const HeadFactors& factors) {
     if (factors.decoder || factors.cross) {
-        throw Error("[forward] head_factors: expected those of self for a model without encoder and decoder, got more");
+        refuse("forward", "head_factors", "those of self for a model without encoder and decoder", "more");
     }
 }
 
@@ -149,11 +147,11 @@ Value first_tokens(Tape& tape, const Value& x, const Inputs& in) {
 
 Tensor read_labels(const View& labels, const Shape& shape, std::int64_t vocab, std::int64_t ignore) {
     if (!labels || labels.rank() != 2 || (labels.dtype() != DType::i64 && labels.dtype() != DType::i32)) {
-        throw Error("[loss] labels: expected i64 or i32 [batch, tokens], got " +
-                    (labels ? std::string(name_of(labels.dtype())) + " " + to_string(labels.shape()) : "none"));
+        refuse("loss", "labels", "i64 or i32 [batch, tokens]",
+               (labels ? std::string(name_of(labels.dtype())) + " " + to_string(labels.shape()) : "none"));
     }
     if (!(labels.shape() == shape)) {
-        throw Error("[loss] labels: expected shape " + to_string(shape) + ", got " + to_string(labels.shape()));
+        refuse("loss", "labels", "shape " + to_string(shape), to_string(labels.shape()));
     }
     Tensor result(DType::i64, shape);
     for (std::int64_t b = 0; b < shape[0]; ++b) {
@@ -162,8 +160,8 @@ Tensor read_labels(const View& labels, const Shape& shape, std::int64_t vocab, s
             const std::int64_t id =
                 labels.dtype() == DType::i64 ? labels.as<std::int64_t>()[at] : labels.as<std::int32_t>()[at];
             if (id != ignore && (id < 0 || id >= vocab)) {
-                throw Error("[loss] labels: expected 0 to " + std::to_string(vocab - 1) + " or " +
-                            std::to_string(ignore) + ", got " + std::to_string(id));
+                refuse("loss", "labels", "0 to " + std::to_string(vocab - 1) + " or " + std::to_string(ignore),
+                       std::to_string(id));
             }
             result.as<std::int64_t>()[b * shape[1] + t] = id;
         }
@@ -183,9 +181,7 @@ Tensor shifted_left(const Tensor& labels, std::int64_t ignore) {
 
 /// A decoder's input from its target: the start token, then all but the last; ignored places become padding.
 Tensor shifted_right(const Tensor& labels, const ModelConfig& c, std::int64_t ignore) {
-    if (!c.decoder_start) {
-        throw Error("[loss] decoder_input_ids: expected, as the model names no start token, got none");
-    }
+    if (!c.decoder_start) { refuse("loss", "decoder_input_ids", "one, as the model names no start token", "none"); }
     Tensor result(DType::i64, labels.shape());
     const std::int64_t tokens = labels.shape()[1];
     for (std::int64_t i = 0; i < labels.elements(); ++i) {
@@ -219,7 +215,7 @@ std::vector<NamedView> ForwardResult::named() const {
 
 ForwardResult Model::forward(Context& context, const ForwardInputs& inputs, const ForwardOptions& options) const {
     if (options.hidden_last < 0) {
-        throw Error("[forward] hidden_last: expected 0 (all) or more, got " + std::to_string(options.hidden_last));
+        refuse("forward", "hidden_last", "0 (all) or more", std::to_string(options.hidden_last));
     }
     ForwardResult result;
     Tape tape(context, {.record = false});
@@ -264,11 +260,11 @@ Value Model::early_logits(Tape& tape, const Value& hidden) const {
 Value Model::loss(Tape& tape, const ForwardInputs& inputs, const View& labels, const LossOptions& options,
                   CrossEntropy* result) const {
     const ModelConfig& c = state_->config;
-    if (!c.head) { throw Error("[loss] model: expected one with a head, got a " + c.family + " without"); }
+    if (!c.head) { refuse("loss", "model", "one with a head", "a " + c.family + " without"); }
     if (state_->weights != WeightStorage::stored) {
-        throw Error("[loss] model: expected stored weights, got a prepared form (set_weights)");
+        refuse("loss", "model", "stored weights", "a prepared form (set_weights)");
     }
-    if (!labels) { throw Error("[loss] labels: expected i64 or i32 [batch, tokens], got none"); }
+    if (!labels) { refuse("loss", "labels", "i64 or i32 [batch, tokens]", "none"); }
     const std::int64_t ignore = options.cross_entropy.ignore;
     ForwardInputs all = inputs;
     Tensor targets, decoder_ids;

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 
+#include "base/refuse.h"
 #include "io/file.h"
 #include "model/gguf_tokenizer.h"
 
@@ -12,7 +13,7 @@ namespace heed {
 namespace {
 
 [[noreturn]] void refuse_gguf(const std::string& expected, const std::string& got) {
-    throw Error("[convert_gguf] file: expected " + expected + ", got " + got);
+    refuse("convert_gguf", "file", expected, got);
 }
 
 /// A value of the architecture's, such as llama.block_count.

@@ -4,6 +4,7 @@
 #include <map>
 #include <set>
 
+#include "base/refuse.h"
 #include "io/file.h"
 #include "model/generation_file.h"
 #include "model/model_state.h"
@@ -17,7 +18,7 @@ template <class Function>
 auto in_file(const std::filesystem::path& path, const Function& function) {
     try {
         return function();
-    } catch (const Error& error) { throw Error(path.string() + ": " + error.what()); }
+    } catch (const Error& error) { refuse_within(path.string(), error); }
 }
 
 std::string replaced_end(const std::string& name, std::string_view end, std::string_view by) {

@@ -1,5 +1,7 @@
 #include "model/names.h"
 
+#include "base/refuse.h"
+
 #include <array>
 
 namespace heed {
@@ -373,7 +375,7 @@ ModelNames names_of(const ModelConfig& config) {
     if (f == "roberta") { return roberta_names(); }
     if (f == "t5") { return t5_names(config); }
     if (f == "heed") { return heed_names(); }
-    throw Error("[names_of] family: expected one that heed knows, got " + f);
+    refuse("names_of", "family", "one that heed knows", f);
 }
 
 }  // namespace heed

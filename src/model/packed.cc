@@ -1,5 +1,7 @@
 #include "model/packed.h"
 
+#include "base/refuse.h"
+
 #include <heed/error.h>
 
 #include <algorithm>
@@ -8,7 +10,7 @@ namespace heed {
 namespace {
 
 [[noreturn]] void refuse_packed(const std::string& expected, const std::string& got) {
-    throw Error("[forward] cu_seqlens: expected " + expected + ", got " + got);
+    refuse("forward", "cu_seqlens", expected, got);
 }
 
 Tensor read_bounds(const View& view, std::int64_t rows, std::int64_t tokens) {

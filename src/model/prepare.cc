@@ -4,6 +4,7 @@
 
 #include <functional>
 
+#include "base/refuse.h"
 #include "model/model_state.h"
 
 namespace heed {
@@ -155,12 +156,12 @@ WeightStorage weight_storage(std::string_view name) {
     for (std::size_t n = 0; n < std::size(storage_names); ++n) {
         if (storage_names[n] == name) { return static_cast<WeightStorage>(n); }
     }
-    throw Error("[weight_storage] weights: expected stored, f32, bf16, int8 or int4, got '" + std::string(name) + "'");
+    refuse("weight_storage", "weights", "stored, f32, bf16, int8 or int4", "'" + std::string(name) + "'");
 }
 
 void Model::set_weights(Context& context, WeightStorage weights) const {
     if (weights != WeightStorage::stored && device().kind != DeviceKind::cpu) {
-        throw Error("[Model::set_weights] weights: expected stored on a GPU, got " + std::string(name_of(weights)));
+        refuse("Model::set_weights", "weights", "stored on a GPU", std::string(name_of(weights)));
     }
     // A model that fails half way keeps what it had.
     ModelGraph graph = state_->graph;

@@ -1,6 +1,8 @@
 #include <heed/error.h>
 #include <heed/sizes.h>
 
+#include "base/refuse.h"
+
 #include <algorithm>
 #include <array>
 #include <numeric>
@@ -197,8 +199,7 @@ ModelShape model_preset(std::string_view name) {
     }
     constexpr std::size_t longest = 64;  // of a name worth repeating and comparing
     name = name.substr(0, longest);
-    throw Error("[model_preset] name: expected a preset such as " + nearest_names(name) + ", got '" +
-                std::string(name) + "'");
+    refuse("model_preset", "name", "a preset such as " + nearest_names(name), "'" + std::string(name) + "'");
 }
 
 }  // namespace heed

@@ -7,6 +7,7 @@
 #include <numbers>
 
 #include "base/dispatch.h"
+#include "base/refuse.h"
 #include "model/model_state.h"
 
 namespace heed {
@@ -22,9 +23,7 @@ public:
         double elements = 1;
         for (const std::int64_t extent : spec.shape) { elements *= static_cast<double>(extent); }
         total_ += elements;
-        if (total_ > most_parameters) {
-            throw Error("[Model::random] config: expected at most 2e11 parameters, got more");
-        }
+        if (total_ > most_parameters) { refuse("Model::random", "config", "at most 2e11 parameters", "more"); }
         list_.emplace_back(spec.name, View(DType::f32, nullptr, spec.shape));
         return spec.optional ? nullptr : &list_.back();
     }
@@ -117,11 +116,10 @@ private:
 
 Model Model::random(const ModelConfig& config, const RandomOptions& options) {
     if (!is_floating(options.dtype)) {
-        throw Error("[Model::random] dtype: expected f32, bf16, f16 or f64, got " +
-                    std::string(name_of(options.dtype)));
+        refuse("Model::random", "dtype", "f32, bf16, f16 or f64", std::string(name_of(options.dtype)));
     }
     if (!(options.spread >= 0 && options.spread <= 100)) {
-        throw Error("[Model::random] spread: expected 0 to 100, got " + std::to_string(options.spread));
+        refuse("Model::random", "spread", "0 to 100", std::to_string(options.spread));
     }
     auto state = std::make_shared<ModelState>();
     state->config = checked(config);
@@ -135,16 +133,13 @@ Model Model::random(const ModelConfig& config, const RandomOptions& options) {
 
 void Model::assign(std::string_view name, const View& value) const {
     Parameter* parameter = state_->parameters.find(name);
-    if (parameter == nullptr) {
-        throw Error("[Model::assign] name: expected a parameter of the model, got " + std::string(name));
-    }
+    if (parameter == nullptr) { refuse("Model::assign", "name", "a parameter of the model", std::string(name)); }
     if (state_->weights != WeightStorage::stored) {
-        throw Error("[Model::assign] model: expected stored weights, got a prepared form (set_weights)");
+        refuse("Model::assign", "model", "stored weights", "a prepared form (set_weights)");
     }
     if (!value || !is_floating(value.dtype()) || !(value.shape() == parameter->value.shape())) {
-        throw Error("[Model::assign] " + std::string(name) + ": expected floats of shape " +
-                    to_string(parameter->value.shape()) + ", got " +
-                    (value ? std::string(name_of(value.dtype())) + " " + to_string(value.shape()) : "none"));
+        refuse("Model::assign", std::string(name), "floats of shape " + to_string(parameter->value.shape()),
+               (value ? std::string(name_of(value.dtype())) + " " + to_string(value.shape()) : "none"));
     }
     // Copied first: the numbers may come from the parameter itself, and mapped files are not written to.
     Tensor numbers = Tensor::copy_of(value).to(Device{}).to(parameter->value.dtype());

@@ -2,6 +2,7 @@
 
 #include <heed/error.h>
 
+#include "base/refuse.h"
 #include "model/config_text.h"
 #include "model/rope_families.h"
 
@@ -19,8 +20,8 @@ using nlohmann::json;
 constexpr std::int64_t largest_length = std::int64_t{1} << 40;
 constexpr std::int64_t largest_size = std::int64_t{1} << 20;
 
-[[noreturn]] void fail_rope(std::string_view key, const std::string& expected, const std::string& came) {
-    throw Error("[rope_from_config] " + std::string(key) + ": expected " + expected + ", got " + came);
+[[noreturn]] void fail_rope(std::string_view key, const std::string& expected, const std::string& got) {
+    refuse("rope_from_config", std::string(key), expected, got);
 }
 
 /// An object of the file and what to call it in messages. null counts as absent, as it does for what writes the files.
@@ -306,7 +307,7 @@ struct RotaryModel {
         try {
             static_cast<void>(rope_table(result.rope));
         } catch (const Error& error) {
-            throw Error("[rope_from_config] " + settings.name + "rope_type " + rope_type + ": " + error.what());
+            refuse_within("[rope_from_config] " + settings.name + "rope_type " + rope_type, error);
         }
         return result;
     }

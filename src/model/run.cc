@@ -6,13 +6,14 @@
 #include <cmath>
 
 #include "base/dispatch.h"
+#include "base/refuse.h"
 #include "ops/host_copy.h"
 
 namespace heed {
 namespace {
 
 [[noreturn]] void refuse_input(const char* argument, const std::string& expected, const std::string& got) {
-    throw Error("[forward] " + std::string(argument) + ": expected " + expected + ", got " + got);
+    refuse("forward", std::string(argument), expected, got);
 }
 
 std::int64_t offset_of(const View& view, std::int64_t i, std::int64_t j) {
@@ -360,9 +361,7 @@ Value run_stack(Tape& tape, const StackRun& run) {
 }
 
 Value model_logits(Tape& tape, const ModelState& model, const Value& hidden) {
-    if (!model.config.head) {
-        throw Error("[logits] model: expected one with a head, got a " + model.config.family + " without");
-    }
+    if (!model.config.head) { refuse("logits", "model", "one with a head", "a " + model.config.family + " without"); }
     const HeadConfig& h = *model.config.head;
     Value x = hidden;
     if (h.transform) { x = model.graph.transform_norm(tape, model.graph.transform(tape, x, h.transform_activation)); }

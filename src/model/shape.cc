@@ -1,5 +1,7 @@
 #include "model/shape.h"
 
+#include "base/refuse.h"
+
 #include <heed/error.h>
 
 namespace heed {
@@ -14,9 +16,8 @@ public:
             refuse(field, std::to_string(low) + " to " + std::to_string(high), std::to_string(value));
         }
     }
-    [[noreturn]] void refuse(std::string_view field, const std::string& expected, const std::string& came) const {
-        throw Error("[" + std::string(function_) + "] " + std::string(field) + ": expected " + expected + ", got " +
-                    came);
+    [[noreturn]] void refuse(std::string_view field, const std::string& expected, const std::string& got) const {
+        heed::refuse(std::string(function_), std::string(field), expected, got);
     }
 
 private:

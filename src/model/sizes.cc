@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "base/count.h"
+#include "base/refuse.h"
 #include "model/shape.h"
 
 namespace heed {
@@ -163,8 +164,7 @@ Count cached_bytes(const ModelShape& m, Count bytes_per_number) {
 
 void check_argument(std::string_view function, std::string_view argument, std::int64_t value, std::int64_t low) {
     if (value < low) {
-        throw Error("[" + std::string(function) + "] " + std::string(argument) + ": expected " + std::to_string(low) +
-                    " or more, got " + std::to_string(value));
+        refuse(std::string(function), std::string(argument), std::to_string(low) + " or more", std::to_string(value));
     }
 }
 
@@ -173,9 +173,7 @@ auto counting(std::string_view function, const ModelShape& model, F&& count) {
     check_shape(function, model);
     try {
         return count();
-    } catch (const CountOverflow&) {
-        throw Error("[" + std::string(function) + "] model: expected counts below 2^63, got a larger one");
-    }
+    } catch (const CountOverflow&) { refuse(std::string(function), "model", "counts below 2^63", "a larger one"); }
 }
 
 }  // namespace

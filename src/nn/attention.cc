@@ -6,6 +6,7 @@
 
 #include <cmath>
 
+#include "base/refuse.h"
 #include "ops/host_copy.h"
 
 namespace heed {
@@ -250,8 +251,8 @@ Value latent_attention(Tape& tape, const AttentionLayer& layer, const Value& x, 
 
 void refuse_capture(const AttentionCall& call, const char* core) {
     if (call.weights != nullptr) {
-        throw Error(std::string("[forward] capture: expected no attention weights of ") + core +
-                    " attention, which has none, got a request for them");
+        refuse("forward", "capture", std::string("no attention weights of ") + core + " attention, which has none",
+               "a request for them");
     }
 }
 
@@ -273,7 +274,7 @@ Value linear_core(Tape& tape, const AttentionLayer& layer, const Value& x, const
         return joined(layer, tape, call, out);
     }
     if (call.allow && !call.lengths) {
-        throw Error("[forward] attention_mask: expected padding at the end for linear attention, got it elsewhere");
+        refuse("forward", "attention_mask", "padding at the end for linear attention", "it elsewhere");
     }
     options.key_lengths = call.lengths;
     options.cu_seqlens = call.packed.cu_seqlens;
@@ -342,7 +343,7 @@ Value gated_core(Tape& tape, const AttentionLayer& layer, const Value& x, const 
         return joined(layer, tape, call, gated_output(tape, layer, x, out));
     }
     if (call.allow && !call.lengths) {
-        throw Error("[forward] attention_mask: expected padding at the end for linear attention, got it elsewhere");
+        refuse("forward", "attention_mask", "padding at the end for linear attention", "it elsewhere");
     }
     options.key_lengths = call.lengths;
     options.cu_seqlens = call.packed.cu_seqlens;
@@ -381,7 +382,7 @@ Value infini_core(Tape& tape, const AttentionLayer& layer, const Value& x, const
         return joined(layer, tape, call, out);
     }
     if (call.allow && !call.lengths) {
-        throw Error("[forward] attention_mask: expected padding at the end for Infini-attention, got it elsewhere");
+        refuse("forward", "attention_mask", "padding at the end for Infini-attention", "it elsewhere");
     }
     const InfiniMemoryInputs memory{.q = turned ? plain.q : Value(), .k = turned ? plain.k : Value()};
     return joined(layer, tape, call, infini_attend(tape, h.q, h.k, h.v, gates, options, memory));

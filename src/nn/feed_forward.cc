@@ -1,5 +1,6 @@
 #include <heed/nn.h>
 
+#include "base/refuse.h"
 #include "nn/experts.h"
 
 namespace heed {
@@ -8,7 +9,7 @@ namespace {
 void expect_host(const Tape& tape) {
     const Device device = tape.context().device();
     if (device.kind != DeviceKind::cpu) {
-        throw Error("[forward] model: expected experts without a limit on " + to_string(device) + ", got some with");
+        refuse("forward", "model", "experts without a limit on " + to_string(device), "some with");
     }
 }
 

@@ -3,13 +3,12 @@
 #include <cstring>
 
 #include "base/device_api.h"
+#include "base/refuse.h"
 
 namespace heed {
 
 Parameter& Parameters::add(Parameter parameter) {
-    if (by_name_.contains(parameter.name)) {
-        throw Error("[Parameters::add] name: expected a new one, got " + parameter.name);
-    }
+    if (by_name_.contains(parameter.name)) { refuse("Parameters::add", "name", "a new one", parameter.name); }
     Parameter& added = list_.emplace_back(std::move(parameter));
     by_name_.emplace(added.name, &added);
     return added;
@@ -78,8 +77,8 @@ Weight Weight::permute(std::initializer_list<int> order) const {
 
 Weight Weight::slice(int axis, std::int64_t begin, std::int64_t end) const {
     if (axis < 0 || axis >= shape.rank() || begin < 0 || begin > end || end > shape[axis]) {
-        throw Error("[Weight::slice] range: expected one inside " + to_string(shape) + ", got " +
-                    std::to_string(begin) + " to " + std::to_string(end) + " of axis " + std::to_string(axis));
+        refuse("Weight::slice", "range", "one inside " + to_string(shape),
+               std::to_string(begin) + " to " + std::to_string(end) + " of axis " + std::to_string(axis));
     }
     Weight result = *this;
     result.offset += begin * strides[axis];
@@ -104,8 +103,8 @@ Weight Weight::every(std::int64_t begin, std::int64_t step) const {
 
 Weight Weight::reshape(const Shape& to) const {
     if (!(strides == shape.row_major()) || to.elements() != shape.elements()) {
-        throw Error("[Weight::reshape] shape: expected " + std::to_string(shape.elements()) +
-                    " elements of a row-major weight, got " + to_string(to));
+        refuse("Weight::reshape", "shape", std::to_string(shape.elements()) + " elements of a row-major weight",
+               to_string(to));
     }
     Weight result = *this;
     result.shape = to;
@@ -116,9 +115,7 @@ Weight Weight::reshape(const Shape& to) const {
 namespace {
 
 Value prepared_linear(Tape& tape, const Value& x, const PreparedWeight& weight, Activation activation) {
-    if (tape.recording()) {
-        throw Error("[linear] weights: expected those of the parameters for a way back, got a prepared form");
-    }
+    if (tape.recording()) { refuse("linear", "weights", "those of the parameters for a way back", "a prepared form"); }
     Shape shape = x.shape();
     shape[shape.rank() - 1] = weight.outputs();
     Value out = tape.empty(x.dtype(), shape);

@@ -56,8 +56,8 @@ struct AttentionChecker {
             for (std::int64_t n = heads; n >= 1; --n) {
                 if (heads % n == 0) { choices += (choices.empty() ? "" : n == 1 ? " or " : ", ") + std::to_string(n); }
             }
-            throw Error("[" + std::string(function) + "] k has " + std::to_string(kv) + " heads; " +
-                        std::to_string(heads) + " query heads need " + (heads < 1 ? "at least 1" : choices));
+            refuse("k", (heads < 1 ? "1" : choices) + " heads for the " + std::to_string(heads) + " of q",
+                   std::to_string(kv));
         }
     }
 

@@ -5,10 +5,6 @@
 
 namespace heed {
 
-void refuse(const char* function, const std::string& argument, const std::string& expected, const std::string& got) {
-    throw Error("[" + std::string(function) + "] " + argument + ": expected " + expected + ", got " + got);
-}
-
 void check_dtype(const char* function, const char* argument, const View& view, std::initializer_list<DType> allowed) {
     std::string names;
     for (const DType dtype : allowed) {

@@ -2,8 +2,9 @@
 /// What the checks of every operation share.
 
 #include <heed/context.h>
-#include <heed/error.h>
 #include <heed/view.h>
+
+#include "base/refuse.h"
 
 #include <initializer_list>
 #include <string>
@@ -27,9 +28,6 @@ struct Caller {
     operator const char*() const { return function; }
 };
 
-/// "[function] argument: expected ..., got ..."
-[[noreturn]] void refuse(const char* function, const std::string& argument, const std::string& expected,
-                         const std::string& got);
 /// One of the listed types, or refuse.
 void check_dtype(const char* function, const char* argument, const View& view, std::initializer_list<DType> allowed);
 /// A view with elements has memory behind it, on the caller's device, or refuse.

@@ -20,6 +20,12 @@ void sum_leading_by_reference(detail::Place& place, const SumProblem& p) {
              [&](std::int64_t begin, std::int64_t end) { reference::sum_leading(p, begin, end); });
 }
 
+void row_totals_by_reference(detail::Place& place, const RowTotalsProblem& p) {
+    for_rows(*place.pool, p.shape, 1, [&](std::int64_t begin, std::int64_t end) {
+        for (std::int64_t row = begin; row < end; ++row) { p.sums[row] = reference::sum(p.x, row, p.shape.columns); }
+    });
+}
+
 std::span<const Kernel<ElementwiseProblem>> elementwise_kernel_list() {
     static const auto list =
         kernel_list<ElementwiseProblem>({cuda::elementwise_kernels(),
@@ -119,14 +125,10 @@ void sum_leading(Context& context, const View& x, const MutableView& out, const 
 double sum(Context& context, const View& x) {
     check_rows("sum", {"x", x});
     const RowsShape shape = rows_shape(x.shape());
-    const TensorRows rows = rows_of(x);
     std::vector<double> sums(static_cast<std::size_t>(shape.rows));
-    const auto lock = detail::pool_of(context).lock();
-    for_rows(detail::pool_of(context), shape, 1, [&](std::int64_t begin, std::int64_t end) {
-        for (std::int64_t row = begin; row < end; ++row) {
-            sums[static_cast<std::size_t>(row)] = reference::sum(rows, row, shape.columns);
-        }
-    });
+    static const std::vector<Kernel<RowTotalsProblem>> list = {
+        reference_kernel<RowTotalsProblem>(row_totals_by_reference)};
+    run_forward(context, std::span<const Kernel<RowTotalsProblem>>(list), {"sum"}, {shape, rows_of(x), sums.data()});
     double result = 0;
     for (const double each : sums) { result += each; }
     return result;

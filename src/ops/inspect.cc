@@ -76,6 +76,10 @@ struct WeightBlock {
     const Weight* row(std::int64_t r) const { return data + r * stride; }
 };
 
+/// Storing, summing up and pooling are no operations with kernels of their own: they take rows of weights out of a
+/// kernel's tile, one block after another, so that T x S weights never exist in memory for a kernel to be given. Who
+/// computes the weights is chosen from attention's list; what is made of a row is cpu/inspect.h.
+///
 /// Calls visit(WeightBlock) for blocks of all chosen rows. `whole_heads`: one thread sees all blocks of a head, in
 /// order.
 template <class Visit>

@@ -1,7 +1,6 @@
 #include <heed/packed.h>
 
 #include "base/huge_pages.h"
-#include "base/place.h"
 #include "cpu/matmul/pack_weights.h"
 #include "cpu/matmul/products.h"
 #include "kernel/packed_problem.h"
@@ -16,6 +15,18 @@ void packed_by_reference(detail::Place& place, const PackedProblem& p) {
     for_rows(*place.pool, {p.linear.product.rows, p.linear.product.columns},
              static_cast<double>(p.linear.product.depth),
              [&](std::int64_t begin, std::int64_t end) { reference::packed_linear(p, begin, end); });
+}
+
+void pack_weights_by_reference(detail::Place& place, const PackWeightsProblem& p) {
+    constexpr std::int64_t panel = PackedLayout::panel;
+    for_rows(*place.pool, {(p.outputs + panel - 1) / panel * panel, p.inputs}, 4,
+             [&](std::int64_t begin, std::int64_t end) { reference::pack_weights(p, begin, end); });
+}
+
+std::span<const Kernel<PackWeightsProblem>> pack_weights_kernel_list() {
+    static const auto list = kernel_list<PackWeightsProblem>(
+        {cpu::pack_weights_kernels(), {reference_kernel<PackWeightsProblem>(pack_weights_by_reference)}});
+    return list;
 }
 
 std::span<const Kernel<PackedProblem>> packed_kernel_list() {
@@ -47,8 +58,8 @@ PackedMatrix PackedMatrix::pack(Context& context, const View& weight, DType dtyp
         refuse(function, "dtype", "f32 or bf16", std::string(name_of(dtype)));
     }
     PackedMatrix matrix(outputs, inputs, dtype);
-    cpu::pack_weights(detail::pool_of(context),
-                      {rows_of(weight), outputs, inputs, dtype == DType::bf16, matrix.data_.get()});
+    run_forward(context, pack_weights_kernel_list(), {function},
+                {rows_of(weight), outputs, inputs, dtype == DType::bf16, matrix.data_.get()});
     return matrix;
 }
 

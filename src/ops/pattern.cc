@@ -10,7 +10,6 @@ namespace {
 
 using pattern_detail::concat;
 using pattern_detail::count_between;
-using pattern_detail::fail;
 using NodePointer = std::shared_ptr<const Pattern::Node>;
 
 /// `both` (&) and `either` (|) of two or more patterns.
@@ -144,8 +143,8 @@ public:
     }
     void check(const char* function, std::int64_t batches, std::int64_t heads) const override {
         if (pattern_of_head_.size() != static_cast<std::uint64_t>(heads)) {
-            fail(function, "pattern: patterns of per_head: expected ", heads, ", one for each query head, got ",
-                 pattern_of_head_.size());
+            refuse(function, "pattern: patterns of per_head", concat(heads, ", one for each query head"),
+                   concat(pattern_of_head_.size()));
         }
         for (const Pattern& pattern : pattern_of_head_) pattern.check(function, batches, heads);
     }
@@ -217,7 +216,7 @@ Pattern operator|(Pattern a, Pattern b) {
 
 Pattern patterns::per_head(std::vector<Pattern> pattern_of_head) {
     if (pattern_of_head.empty()) {
-        fail("patterns::per_head", "pattern_of_head: expected a pattern for each query head, got none");
+        refuse("patterns::per_head", "pattern_of_head", "a pattern for each query head", "none");
     }
     return pattern_of(std::make_shared<PerHead>(std::move(pattern_of_head)));
 }

@@ -221,7 +221,7 @@ Pattern strided(std::int64_t stride) {
 Pattern fixed(std::int64_t stride, std::int64_t summary) {
     expect_at_least("patterns::fixed", "stride", stride, 1);
     if (summary < 1 || summary > stride) {
-        fail("patterns::fixed", "summary: expected 1 to ", stride, " (stride), got ", summary);
+        refuse("patterns::fixed", "summary", concat("1 to ", stride, " (stride)"), concat(summary));
     }
     return pattern_of(std::make_shared<Fixed>(stride, summary));
 }

@@ -312,9 +312,9 @@ Pattern patterns::random_blocks(std::int64_t block, std::int64_t blocks, std::in
     expect_at_least(function, "blocks", blocks, 0);
     // A draw is a 32-bit word scaled to the number of blocks; more blocks would leave some out.
     if (blocks > std::numeric_limits<std::int32_t>::max()) {
-        fail(function, "blocks: expected less than 2^31, got ", blocks);
+        refuse(function, "blocks", "less than 2^31", concat(blocks));
     }
-    if (count < 0 || count > blocks) { fail(function, "count: expected 0 to ", blocks, " (blocks), got ", count); }
+    if (count < 0 || count > blocks) { refuse(function, "count", concat("0 to ", blocks, " (blocks)"), concat(count)); }
     return pattern_of(std::make_shared<RandomBlocks>(block, blocks, count, seed));
 }
 
@@ -324,8 +324,10 @@ Pattern patterns::blocks(std::int64_t query_block_size, std::int64_t key_block_s
     expect_at_least(function, "key_block_size", key_block_size, 1);
     for (std::size_t n = 0; n < pairs.size(); ++n) {
         const auto [query_block, key_block] = pairs[n];
-        if (query_block < 0) fail(function, "pairs[", n, "].query_block: expected at least 0, got ", query_block);
-        if (key_block < 0) fail(function, "pairs[", n, "].key_block: expected at least 0, got ", key_block);
+        if (query_block < 0) {
+            refuse(function, concat("pairs[", n, "].query_block"), "at least 0", concat(query_block));
+        }
+        if (key_block < 0) { refuse(function, concat("pairs[", n, "].key_block"), "at least 0", concat(key_block)); }
     }
     return pattern_of(
         std::make_shared<Blocks>(query_block_size, key_block_size, std::vector<BlockPair>(pairs.begin(), pairs.end())));

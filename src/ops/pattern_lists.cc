@@ -188,7 +188,7 @@ private:
 Pattern patterns::document(std::vector<std::vector<std::int64_t>> ids) {
     for (std::size_t b = 0; b < ids.size(); ++b) {
         if (ids[b].size() > std::numeric_limits<std::uint32_t>::max()) {
-            fail("patterns::document", "ids[", b, "]: expected less than 2^32 positions, got ", ids[b].size());
+            refuse("patterns::document", concat("ids[", b, "]"), "less than 2^32 positions", concat(ids[b].size()));
         }
     }
     return pattern_of(std::make_shared<Document>(ids));

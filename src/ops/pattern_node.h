@@ -10,10 +10,10 @@
 #include <type_traits>
 #include <vector>
 
-#include <heed/error.h>
 #include <heed/pattern.h>
 
 #include "base/access.h"
+#include "base/refuse.h"
 #include "kernel/pattern_program.h"
 
 namespace heed {
@@ -119,19 +119,13 @@ std::string concat(const Parts&... parts) {
     return text;
 }
 
-/// Throws `[function] what...`.
-template <class... Parts>
-[[noreturn]] void fail(const char* function, const Parts&... what) {
-    throw Error(concat("[", function, "] ", what...));
-}
-
 inline void expect_at_least(const char* function, const char* argument, std::int64_t value, std::int64_t minimum) {
-    if (value < minimum) fail(function, argument, ": expected at least ", minimum, ", got ", value);
+    if (value < minimum) { refuse(function, argument, concat("at least ", minimum), concat(value)); }
 }
 
 inline void expect_none_negative(const char* function, const char* argument, const std::vector<std::int64_t>& list) {
     for (std::size_t n = 0; n < list.size(); ++n) {
-        if (list[n] < 0) fail(function, argument, "[", n, "]: expected at least 0, got ", list[n]);
+        if (list[n] < 0) { refuse(function, concat(argument, "[", n, "]"), "at least 0", concat(list[n])); }
     }
 }
 
@@ -158,7 +152,7 @@ const T* entry_of(const std::vector<T>& list, std::int64_t batch) {
 inline void check_batches(const char* function, const std::string& what, std::size_t entries, std::int64_t batches) {
     if (entries == 1 || entries == static_cast<std::uint64_t>(batches)) return;
     const std::string or_each = batches == 1 ? "" : concat(" or ", batches, ", one for each batch entry");
-    fail(function, "pattern: ", what, ": expected 1", or_each, ", got ", entries);
+    refuse(function, "pattern: " + what, "1" + or_each, concat(entries));
 }
 
 }  // namespace pattern_detail

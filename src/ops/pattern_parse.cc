@@ -31,7 +31,7 @@ private:
     /// a | b | c
     Pattern either() {
         if (++depth_ > deepest) {
-            fail("patterns::parse", "text: expected at most ", deepest, " levels of brackets, got more");
+            refuse("patterns::parse", "text", concat("at most ", deepest, " levels of brackets"), "more");
         }
         Pattern pattern = both();
         while (accept('|')) { pattern = std::move(pattern) | both(); }
@@ -123,7 +123,7 @@ private:
                 const std::int64_t count = accept('*') ? integer() : 1;
                 expect_at_least("patterns::parse", "text: count in document", count, 0);
                 if (count > most_ids - ids_) {
-                    fail("patterns::parse", "text: expected at most ", most_ids, " ids in document, got more");
+                    refuse("patterns::parse", "text", concat("at most ", most_ids, " ids in document"), "more");
                 }
                 ids_ += count;
                 ids.insert(ids.end(), static_cast<std::size_t>(count), id);
@@ -203,8 +203,8 @@ private:
     [[noreturn]] void expected(const std::string& what) {
         skip_spaces();
         const std::string_view rest = text_.substr(at_, 20);
-        fail("patterns::parse", "text: expected ", what, " at character ", at_ + 1, ", got ",
-             rest.empty() ? std::string("the end") : concat("'", std::string(rest), "'"));
+        refuse("patterns::parse", "text", concat(what, " at character ", at_ + 1),
+               rest.empty() ? std::string("the end") : concat("'", std::string(rest), "'"));
     }
 
     std::string_view text_;

@@ -2,7 +2,6 @@
 
 #include "base/huge_pages.h"
 #include "base/place.h"
-#include "cpu/quantized/pack.h"
 #include "cpu/quantized/tables.h"
 #include "kernel/quantized_problem.h"
 #include "ops/linear.h"
@@ -33,6 +32,30 @@ std::span<const Kernel<QuantizedProblem>> quantized_kernel_list() {
     return list;
 }
 
+void quantize_by_reference(detail::Place& place, const QuantizeProblem& p) {
+    const std::int64_t panels = (p.to.outputs + Layout::panel - 1) / Layout::panel;
+    constexpr double operations = 20;
+    for_rows(*place.pool, {panels, Layout::panel * p.to.inputs}, operations,
+             [&](std::int64_t begin, std::int64_t end) { reference::quantize(p, begin, end); });
+}
+
+void dequantize_by_reference(detail::Place& place, const DequantizeProblem& p) {
+    constexpr double operations = 10;
+    for_rows(*place.pool, {p.from.outputs, p.from.inputs}, operations,
+             [&](std::int64_t begin, std::int64_t end) { reference::dequantize(p, begin, end); });
+}
+
+std::span<const Kernel<QuantizeProblem>> quantize_kernel_list() {
+    static const std::vector<Kernel<QuantizeProblem>> list = {reference_kernel<QuantizeProblem>(quantize_by_reference)};
+    return list;
+}
+
+std::span<const Kernel<DequantizeProblem>> dequantize_kernel_list() {
+    static const std::vector<Kernel<DequantizeProblem>> list = {
+        reference_kernel<DequantizeProblem>(dequantize_by_reference)};
+    return list;
+}
+
 void check_matrix_sizes(const char* function, std::int64_t outputs, std::int64_t inputs) {
     constexpr std::int64_t most = std::int64_t{1} << 40;
     if (outputs < 1 || inputs < 1 || outputs > most / inputs) {
@@ -55,8 +78,9 @@ QuantizedMatrix QuantizedMatrix::quantize(Context& context, const View& weight, 
     if (weight.rank() != 2) { refuse(function, "weight", "2 axes [outputs, inputs]", to_string(weight.shape())); }
     check_matrix_sizes(function, weight.extent(0), weight.extent(1));
     QuantizedMatrix matrix(weight.extent(0), weight.extent(1), format);
-    const bool sound = cpu::quantize(detail::pool_of(context), rows_of(weight), panels_of(matrix));
-    if (!sound) { refuse(function, "weight", "finite numbers that a scale in f16 can reach", "one that is not"); }
+    std::atomic<bool> refused = false;
+    run_forward(context, quantize_kernel_list(), {function}, {rows_of(weight), {}, panels_of(matrix), &refused});
+    if (refused) { refuse(function, "weight", "finite numbers that a scale in f16 can reach", "one that is not"); }
     return matrix;
 }
 
@@ -72,17 +96,14 @@ QuantizedMatrix QuantizedMatrix::from_blocks(Context& context, std::span<const s
         refuse(function, "blocks", std::to_string(expected) + " bytes", std::to_string(blocks.size()));
     }
     QuantizedMatrix matrix(outputs, inputs, format);
-    cpu::panels_of_blocks(detail::pool_of(context), blocks, panels_of(matrix));
+    run_forward(context, quantize_kernel_list(), {function}, {{}, blocks, panels_of(matrix)});
     return matrix;
 }
 
 void QuantizedMatrix::dequantize(Context& context, const MutableView& out) const {
     constexpr const char* function = "QuantizedMatrix::dequantize";
     check_output(function, "out", out, Shape{outputs_, inputs_}, float_types);
-    const TensorRows rows = rows_of(out);
-    const auto lock = detail::pool_of(context).lock();
-    for_rows(detail::pool_of(context), {outputs_, inputs_}, 10,
-             [&](std::int64_t begin, std::int64_t end) { reference::dequantize(panels_of(*this), begin, end, rows); });
+    run_forward(context, dequantize_kernel_list(), {function}, {panels_of(*this), rows_of(out)});
 }
 
 void linear(Context& context, const View& x, const QuantizedMatrix& weight, const MutableView& out,

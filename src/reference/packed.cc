@@ -17,6 +17,24 @@ float packed_number(const PackedProblem& problem, std::int64_t output, std::int6
     return std::bit_cast<float>(input % 2 == 0 ? word << 16U : word & 0xFFFF0000U);
 }
 
+void pack_weights(const PackWeightsProblem& p, std::int64_t begin, std::int64_t end) {
+    using Layout = PackedLayout;
+    const std::int64_t lanes = Layout::lanes(p.inputs, p.pairs);
+    for (std::int64_t output = begin; output < end; ++output) {
+        const auto number = [&](std::int64_t k) {
+            const bool given = output < p.outputs && k < p.inputs;
+            return given ? static_cast<float>(read_number(p.weight.dtype, p.weight.row(output), k * p.weight.stride))
+                         : 0.0F;
+        };
+        for (std::int64_t lane = 0; lane < lanes; ++lane) {
+            const std::uint32_t word =
+                p.pairs ? bf16(number(2 * lane)).bits | std::uint32_t{bf16(number(2 * lane + 1)).bits} << 16U
+                        : std::bit_cast<std::uint32_t>(number(lane));
+            p.panels[(output / Layout::panel * lanes + lane) * Layout::panel + output % Layout::panel] = word;
+        }
+    }
+}
+
 void packed_linear(const PackedProblem& problem, std::int64_t begin, std::int64_t end) {
     const MatmulProblem& p = problem.linear.product;
     const auto x = [&](std::int64_t row, std::int64_t k) {

@@ -1,8 +1,5 @@
 #pragma once
 #include "kernel/quantized_problem.h"
-#include "kernel/tensor_rows.h"
-
-#include <span>
 
 namespace heed::reference {
 
@@ -13,8 +10,10 @@ int quantized_number(const std::uint8_t* blocks, bool four_bits, std::int64_t gr
 double quantized_scale(const std::uint8_t* blocks, bool four_bits, std::int64_t groups, std::int64_t output,
                        std::int64_t group);
 
-/// Rows [begin, end) of `to` = the weights of those outputs.
-void dequantize(const QuantizedPanels& from, std::int64_t begin, std::int64_t end, const TensorRows& to);
+/// Fills panels [begin, end).
+void quantize(const QuantizeProblem& problem, std::int64_t begin, std::int64_t end);
+/// Outputs [begin, end).
+void dequantize(const DequantizeProblem& problem, std::int64_t begin, std::int64_t end);
 
 /// Plain loops: the meaning of linear with quantised weights, rows [begin, end).
 void quantized_linear(const QuantizedProblem& problem, std::int64_t begin, std::int64_t end);

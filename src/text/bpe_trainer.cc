@@ -6,6 +6,7 @@
 #include <set>
 #include <unordered_map>
 
+#include "base/refuse.h"
 #include "text/pattern.h"
 #include "text/pipeline.h"
 #include "text/utf8.h"
@@ -15,7 +16,7 @@ namespace {
 
 using text::Span;
 
-constexpr const char* function = "[train_byte_bpe] ";
+constexpr const char* function = "train_byte_bpe";
 
 /// A word of the texts and how often it occurs.
 struct TrainingWord {
@@ -49,12 +50,8 @@ class BpeTrainer {
 public:
     explicit BpeTrainer(const BpeTrainOptions& options) : options_(options) {
         for (const std::string& token : options.special_tokens) {
-            if (token.empty()) {
-                throw Error(std::string(function) + "special_tokens: expected no empty one, got one");
-            }
-            if (!text::is_valid_utf8(token)) {
-                throw Error(std::string(function) + "special_tokens: expected UTF-8, got other bytes");
-            }
+            if (token.empty()) { refuse(function, "special_tokens", "no empty one", "one"); }
+            if (!text::is_valid_utf8(token)) { refuse(function, "special_tokens", "UTF-8", "other bytes"); }
             if (std::find(tokens_.begin(), tokens_.end(), token) == tokens_.end()) { tokens_.push_back(token); }
         }
         // In the order of the characters that spell them, as Hugging Face's trainer has them.
@@ -71,8 +68,9 @@ public:
             tokens_.push_back(std::move(spelled));
         }
         if (options.vocabulary < static_cast<std::int64_t>(tokens_.size())) {
-            throw Error(std::string(function) + "vocabulary: expected at least " + std::to_string(tokens_.size()) +
-                        " for the bytes and the special tokens, got " + std::to_string(options.vocabulary));
+            refuse(function, "vocabulary",
+                   "at least " + std::to_string(tokens_.size()) + " for the bytes and the special tokens",
+                   std::to_string(options.vocabulary));
         }
     }
 

@@ -2,6 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/refuse.h"
 #include "text/pipeline.h"
 
 namespace heed {
@@ -24,7 +25,7 @@ Json template_of(const Tokenizer& tokenizer, const SpecialTokens& tokens,
             if (content == name) { return id; }
         }
         const auto id = tokenizer.id_of(name);
-        if (!id) { throw Error("[with_special_tokens] template: expected a token that is there, got '" + name + "'"); }
+        if (!id) { refuse("with_special_tokens", "template", "a token that is there", "'" + name + "'"); }
         return *id;
     };
     Json special = Json::object(), before = Json::array(), after = Json::array();
@@ -74,7 +75,7 @@ Tokenizer with_special_tokens(const Tokenizer& tokenizer, const SpecialTokens& t
     for (const std::string& name : tokens.added) {
         const bool twice = std::ranges::any_of(added, [&](const auto& one) { return one.first == name; });
         if (name.empty() || twice || tokenizer.id_of(name)) {
-            throw Error("[with_special_tokens] added: expected a token that is new, got '" + name + "'");
+            refuse("with_special_tokens", "added", "a token that is new", "'" + name + "'");
         }
         added.emplace_back(name, tokenizer.id_limit() + static_cast<std::int64_t>(added.size()));
         file["added_tokens"].push_back(special_token(added.back().second, name));

@@ -4,6 +4,7 @@
 #include <iterator>
 
 #include "base/access.h"
+#include "base/refuse.h"
 #include "io/file.h"
 #include "text/jinja.h"
 #include "text/json_field.h"
@@ -75,8 +76,8 @@ ChatTemplate ChatTemplate::from_folder(const std::filesystem::path& path) {
     }
     const text::JsonField given = beside["chat_template"].is_null() ? whole["chat_template"] : beside["chat_template"];
     if (given.is_null()) {
-        throw Error("[ChatTemplate] " + folder.string() +
-                    ": expected a chat_template in tokenizer_config.json or chat_template.jinja, got none");
+        refuse("ChatTemplate", folder.string(), "a chat_template in tokenizer_config.json or chat_template.jinja",
+               "none");
     }
     std::string chosen;  // of several, the one called default
     if (given.value().is_array()) {
@@ -98,9 +99,7 @@ std::string ChatTemplate::State::render(text::JinjaValue messages, const ChatOpt
     variables["add_generation_prompt"] = options.add_generation_prompt;
     if (!options.variables.empty()) {
         const text::JinjaValue more = ordered_json_of(options.variables, "variables");
-        if (!more.is_object()) {
-            throw Error("[ChatTemplate::render] variables: expected a JSON object, got another value");
-        }
+        if (!more.is_object()) { refuse("ChatTemplate::render", "variables", "a JSON object", "another value"); }
         variables.update(more);
     }
     variables["messages"] = std::move(messages);
@@ -117,9 +116,7 @@ std::string ChatTemplate::render(const std::vector<ChatMessage>& messages, const
 
 std::string ChatTemplate::render_json(std::string_view messages, const ChatOptions& options) const {
     text::JinjaValue list = ordered_json_of(messages, "messages");
-    if (!list.is_array()) {
-        throw Error("[ChatTemplate::render_json] messages: expected a JSON list, got another value");
-    }
+    if (!list.is_array()) { refuse("ChatTemplate::render_json", "messages", "a JSON list", "another value"); }
     return state_->render(std::move(list), options);
 }
 

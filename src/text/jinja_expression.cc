@@ -4,6 +4,7 @@
 #include <cctype>
 #include <utility>
 
+#include "base/refuse.h"
 #include "io/file.h"
 #include "text/jinja_syntax.h"
 #include "text/jinja_values.h"
@@ -12,7 +13,7 @@
 namespace heed::text {
 
 void jinja_error(const std::string& expected, std::string_view got) {
-    throw Error("[ChatTemplate] template: expected " + expected + ", got " + in_quotes(got));
+    refuse("ChatTemplate", "template", expected, in_quotes(got));
 }
 
 namespace {

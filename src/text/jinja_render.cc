@@ -5,6 +5,7 @@
 #include <ctime>
 #include <deque>
 
+#include "base/refuse.h"
 #include "text/jinja_values.h"
 
 namespace heed::text {
@@ -433,8 +434,8 @@ private:
 
     Value call_function(const std::string& name, const Arguments& given) {
         if (name == "raise_exception") {
-            throw Error("[ChatTemplate::render] messages: " +
-                        (given.plain.empty() ? std::string("refused by the template") : text_of_value(given.plain[0])));
+            refuse("ChatTemplate::render", "messages", "what the template takes",
+                   given.plain.empty() ? std::string("a refusal") : text_of_value(given.plain[0]));
         }
         if (name == "strftime_now") { return time_text(text_of_value(given.get(0, "format"))); }
         if (name == "range") { return numbers(given.plain); }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <charconv>
 
+#include "base/refuse.h"
 #include "io/file.h"
 #include "text/unicode.h"
 
@@ -138,7 +139,7 @@ void append_json(std::string& out, const Value& value, const JsonStyle& style, s
 }  // namespace
 
 void render_error(const std::string& expected, const std::string& got) {
-    throw Error("[ChatTemplate::render] template: expected " + expected + ", got " + in_quotes(got));
+    refuse("ChatTemplate::render", "template", expected, in_quotes(got));
 }
 
 Value undefined() { return Value(nlohmann::detail::value_t::discarded); }

@@ -2,6 +2,7 @@
 
 #include <heed/error.h>
 
+#include "base/refuse.h"
 #include "io/file.h"
 #include "text/utf8.h"
 
@@ -46,7 +47,7 @@ std::string brief(const json& value) {
 void JsonField::fail(const std::string& expected) const { fail(expected, brief(*value_)); }
 
 void JsonField::fail(const std::string& expected, const std::string& got) const {
-    throw Error("[Tokenizer] " + name_ + ": expected " + expected + ", got " + got);
+    refuse("Tokenizer", name_, expected, got);
 }
 
 JsonField JsonField::operator[](const char* key) const {

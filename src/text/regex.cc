@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/refuse.h"
 #include "text/regex_syntax.h"
 
 namespace heed::text {
@@ -15,7 +16,7 @@ constexpr std::size_t program_limit = 20000;
 constexpr std::size_t places_limit = 1000000;
 
 [[noreturn]] void give_up(const std::string& how) {
-    throw Error("[Tokenizer] pattern: expected one that a text can be matched with quickly, got one that " + how);
+    refuse("Tokenizer", "pattern", "one that a text can be matched with quickly", "one that " + how);
 }
 
 /// With which bytes a node can begin, and whether it can be empty.
@@ -80,7 +81,7 @@ private:
     using Op = Regex::Op;
 
     [[noreturn]] void refuse(const std::string& what) const {
-        throw Error("[Tokenizer] pattern: expected " + what + ", got " + std::string(pattern_.substr(0, 200)));
+        heed::refuse("Tokenizer", "pattern", what, std::string(pattern_.substr(0, 200)));
     }
     std::uint32_t add(Op op) {
         if (to_.ops_.size() >= program_limit) { refuse("an expression of at most 20000 steps"); }

@@ -8,6 +8,7 @@
 #include <string>
 #include <utility>
 
+#include "base/refuse.h"
 #include "io/file.h"
 
 namespace heed::text {
@@ -61,8 +62,7 @@ public:
 
 private:
     [[noreturn]] void fail(const std::string& expected, const std::string& got) const {
-        throw Error("[Tokenizer] pattern: expected " + expected + " at byte " + std::to_string(at_) + " of " +
-                    in_quotes(text_) + ", got " + got);
+        refuse("Tokenizer", "pattern", expected + " at byte " + std::to_string(at_) + " of " + in_quotes(text_), got);
     }
 
     bool at_end() const { return at_ == text_.size(); }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/refuse.h"
 #include "text/json_field.h"
 
 namespace heed::text {
@@ -123,10 +124,10 @@ void Template::cut(Texts& texts, std::int64_t room) const {
     } else if (truncation_.strategy != "LongestFirst") {
         std::int64_t& only = truncation_.strategy == "OnlyFirst" ? first : second;
         if (only <= over) {
-            throw Error("[Tokenizer] text: expected the " +
-                        std::string(truncation_.strategy == "OnlyFirst" ? "first" : "second") +
-                        " of two, which alone is cut, to be longer than what has to go, got " + std::to_string(only) +
-                        " tokens, " + std::to_string(over) + " too many");
+            refuse("Tokenizer", "text",
+                   "the " + std::string(truncation_.strategy == "OnlyFirst" ? "first" : "second") +
+                       " of two, which alone is cut, to be longer than what has to go",
+                   std::to_string(only) + " tokens, " + std::to_string(over) + " too many");
         }
         only -= over;
     } else if (!texts.pair) {

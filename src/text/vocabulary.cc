@@ -4,14 +4,13 @@
 
 #include <algorithm>
 
+#include "base/refuse.h"
 #include "text/json_field.h"
 
 namespace heed::text {
 
 void refuse_unknown() {
-    throw Error(
-        "[Tokenizer] text: expected words of the vocabulary, as the file's unk_token is not one of its tokens, got "
-        "others");
+    refuse("Tokenizer", "text", "words of the vocabulary, as the file's unk_token is not one of its tokens", "others");
 }
 
 Vocabulary::Vocabulary(const JsonField& field) {

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <limits>
 
+#include "base/refuse.h"
 #include "text/bpe.h"
 #include "text/json_field.h"
 #include "text/utf8.h"
@@ -159,8 +160,7 @@ void Unigram::encode(std::string_view piece, std::vector<std::int64_t>& ids) con
             single = single || length == size;
         });
         if (!single && unknown_ < 0) {
-            throw Error(
-                "[Tokenizer] text: expected characters of the vocabulary, as the file has no unk_id, got others");
+            refuse("Tokenizer", "text", "characters of the vocabulary, as the file has no unk_id", "others");
         }
         if (!single) { offer(at + size, at, unknown_score_ + best[at].score, unknown_); }
         at += size;

@@ -1,5 +1,7 @@
 #include "train/coder.h"
 
+#include "base/refuse.h"
+
 #include <algorithm>
 
 namespace heed {
@@ -60,9 +62,7 @@ void Coder::take_from(const Tokenizer& base, const ModelConfig& model) {
 }
 
 std::int64_t Coder::mask() const {
-    if (!mask_) {
-        throw Error("[open_data] tokenizer: expected one with a token [MASK] or <mask> for an encoder, got none");
-    }
+    if (!mask_) { refuse("open_data", "tokenizer", "one with a token [MASK] or <mask> for an encoder", "none"); }
     return *mask_;
 }
 

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "base/refuse.h"
 #include "model/config_text.h"
 
 namespace heed {
@@ -88,8 +89,7 @@ public:
             if (!asked_.contains(key)) {
                 std::string known;
                 for (const std::string& entry : asked_) { known += (known.empty() ? "" : ", ") + entry; }
-                throw Error("[read_train_config] " + name_ + "." + shown(key) + ": expected one of " + known +
-                            ", got an unknown key");
+                heed::refuse("read_train_config", name_ + "." + shown(key), "one of " + known, "an unknown key");
             }
         }
     }
@@ -101,8 +101,7 @@ private:
         return at == object_.end() || at->is_null() ? nullptr : &*at;
     }
     [[noreturn]] void refuse(const std::string& key, const std::string& expected, const json& got) const {
-        throw Error("[read_train_config] " + name_ + (key.empty() ? "" : "." + key) + ": expected " + expected +
-                    ", got " + shown(got));
+        heed::refuse("read_train_config", name_ + (key.empty() ? "" : "." + key), expected, shown(got));
     }
 
     std::string name_;
@@ -195,7 +194,7 @@ TrainConfig read_train_config(std::string_view text) {
     const json file = parse_config("read_train_config", text);
     for (const auto& [key, value] : file.items()) {
         if (key != "model" && key != "data" && key != "train") {
-            throw Error("[read_train_config] " + shown(key) + ": expected model, data or train, got an unknown key");
+            refuse("read_train_config", shown(key), "model, data or train", "an unknown key");
         }
     }
     TrainConfig config;
@@ -210,10 +209,10 @@ TrainConfig read_train_config(std::string_view text) {
     train_fields(train, config.options);
     train.finish();
     if (const auto model = file.find("model"); model != file.end()) {
-        if (!model->is_object()) { throw Error("[read_train_config] model: expected an object, got " + shown(*model)); }
+        if (!model->is_object()) { refuse("read_train_config", "model", "an object", shown(*model)); }
         config.model = read_model_config(model->dump());
     } else if (config.data.task.empty()) {
-        throw Error("[read_train_config] model: expected an object that says what to train, got none");
+        refuse("read_train_config", "model", "an object that says what to train", "none");
     }
     return config;
 }
@@ -297,7 +296,7 @@ void set_attention(ModelConfig& model, std::string_view kind) {
     if (std::ranges::find(known, kind) == known.end()) {
         std::string names;
         for (const std::string& name : known) { names += (names.empty() ? "" : ", ") + name; }
-        throw Error("[set_attention] kind: expected one of " + names + ", got '" + std::string(kind) + "'");
+        refuse("set_attention", "kind", "one of " + names, "'" + std::string(kind) + "'");
     }
     for (StackConfig* stack : {&model.encoder, &model.decoder}) {
         for (std::size_t n = 0; n < stack->layers.size(); ++n) {

@@ -8,6 +8,7 @@
 #include <cmath>
 
 #include "base/access.h"
+#include "base/refuse.h"
 #include "ops/host_copy.h"
 #include "train/batch.h"
 
@@ -15,7 +16,7 @@ namespace heed {
 namespace {
 
 [[noreturn]] void refuse_option(const char* name, const std::string& expected, double got) {
-    throw Error("[Learner] " + std::string(name) + ": expected " + expected + ", got " + std::to_string(got));
+    refuse("Learner", std::string(name), expected, std::to_string(got));
 }
 
 TrainBatch sliced(const TrainBatch& batch, int axis, std::int64_t begin, std::int64_t end) {
@@ -95,8 +96,8 @@ void check_bounds(const TrainBatch& batch) {
         fits = n == 0 ? bound == 0 : bound > bounds.as<std::int64_t>()[n - 1];
     }
     if (!fits || bounds.as<std::int64_t>()[bounds.elements() - 1] != tokens) {
-        throw Error("[Learner] cu_seqlens: expected i64 numbers that grow from 0 to " + std::to_string(tokens) +
-                    ", got " + seen(bounds) + (fits ? " with another end" : ""));
+        refuse("Learner", "cu_seqlens", "i64 numbers that grow from 0 to " + std::to_string(tokens),
+               seen(bounds) + (fits ? " with another end" : ""));
     }
 }
 
@@ -104,25 +105,24 @@ void check_bounds(const TrainBatch& batch) {
 void check_batch(const TrainBatch& batch, std::int64_t parts) {
     const auto ids = [](const char* name, const Tensor& tensor) {
         if (!tensor || tensor.dtype() != DType::i64 || tensor.shape().rank() != 2) {
-            throw Error("[Learner] " + std::string(name) + ": expected i64 [batch, tokens], got " + seen(tensor));
+            refuse("Learner", std::string(name), "i64 [batch, tokens]", seen(tensor));
         }
     };
     ids("input_ids", batch.input_ids);
     ids("labels", batch.labels);
     const std::int64_t rows = batch.input_ids.shape()[0];
     if (batch.labels.shape()[0] != rows) {
-        throw Error("[Learner] labels: expected shape with " + std::to_string(rows) + " rows, as input_ids, got " +
-                    to_string(batch.labels.shape()));
+        refuse("Learner", "labels", "shape with " + std::to_string(rows) + " rows, as input_ids",
+               to_string(batch.labels.shape()));
     }
     if (batch.attention_mask &&
         (batch.attention_mask.dtype() != DType::u8 || !(batch.attention_mask.shape() == batch.input_ids.shape()))) {
-        throw Error("[Learner] attention_mask: expected u8 " + to_string(batch.input_ids.shape()) + ", got " +
-                    seen(batch.attention_mask));
+        refuse("Learner", "attention_mask", "u8 " + to_string(batch.input_ids.shape()), seen(batch.attention_mask));
     }
     if (batch.cu_seqlens) { return check_bounds(batch); }
     if (rows % parts != 0) {
-        throw Error("[Learner] batch: expected rows for " + std::to_string(parts) + " equal parts (accumulate), got " +
-                    std::to_string(rows));
+        refuse("Learner", "batch", "rows for " + std::to_string(parts) + " equal parts (accumulate)",
+               std::to_string(rows));
     }
 }
 
@@ -216,7 +216,7 @@ void check_options(const TrainOptions& o) {
     positive("clip", o.clip, true);
     positive("spread", o.spread, true);
     if (o.dtype != DType::f32 && o.dtype != DType::bf16) {
-        throw Error("[Learner] dtype: expected f32 or bf16, got " + std::string(name_of(o.dtype)));
+        refuse("Learner", "dtype", "f32 or bf16", std::string(name_of(o.dtype)));
     }
 }
 
@@ -356,8 +356,8 @@ void Learner::resume(const std::filesystem::path& file, std::string_view belongs
         throw FileError("[Learner::resume] " + file.string() + ": expected a training state, got another file");
     }
     if (config->second != belongs_to) {
-        throw Error("[Learner::resume] config: expected the one that " + file.string() +
-                    " was written with, got another; start a new run to change settings");
+        refuse("Learner::resume", "config", "the one that " + file.string() + " was written with",
+               "another; start a new run to change settings");
     }
     const std::int64_t step = read_count(metadata, "step", file), applied = read_count(metadata, "applied", file);
     struct Loaded {

@@ -6,6 +6,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/refuse.h"
 #include "io/file.h"
 #include "train/coder.h"
 #include "train/data.h"
@@ -135,10 +136,10 @@ public:
           coder_(config, DataForm::documents),
           packed_(config.data.packed) {
         if (kind_ == ModelKind::encoder) {
-            throw Error("[open_data] lines: expected a decoder or an encoder-decoder, got an encoder");
+            refuse("open_data", "lines", "a decoder or an encoder-decoder", "an encoder");
         }
         if (packed_ && kind_ != ModelKind::decoder) {
-            throw Error("[open_data] packed: expected false for a model that is no decoder, got true");
+            refuse("open_data", "packed", "false for a model that is no decoder", "true");
         }
         read(config.data.lines);
         if (!config.data.validation.empty()) {
@@ -150,9 +151,8 @@ public:
         }
         const std::int64_t held_out = examples_.size() - training_count_;
         if (training_count_ == 0 || held_out == 0) {
-            throw Error("[open_data] " + config.data.lines.string() +
-                        ": expected lines for training and for validation, got " + std::to_string(training_count_) +
-                        " and " + std::to_string(held_out));
+            refuse("open_data", config.data.lines.string(), "lines for training and for validation",
+                   std::to_string(training_count_) + " and " + std::to_string(held_out));
         }
         if (packed_) {
             training_stream_.emplace(examples_.lengths(0, training_count_), options_.seed, options_.tokens, true);

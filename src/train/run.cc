@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <span>
 
+#include "base/refuse.h"
 #include "io/file.h"
 
 namespace heed {
@@ -87,8 +88,7 @@ RunResult run_training(Trainer& trainer, const std::filesystem::path& folder, co
     const std::filesystem::path last = folder / "last.safetensors";
     const bool there = std::filesystem::exists(last) || std::filesystem::exists(folder / "run.json");
     if (there && !options.resume) {
-        throw Error("[run_training] folder: expected one without a run in it, got " + folder.string() +
-                    "; resume it, or choose another");
+        refuse("run_training", "folder", "one without a run in it", folder.string() + "; resume it, or choose another");
     }
     std::error_code error;
     std::filesystem::create_directories(folder, error);

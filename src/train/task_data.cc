@@ -1,3 +1,4 @@
+#include "base/refuse.h"
 #include "train/data.h"
 #include "train/rows.h"
 
@@ -14,7 +15,7 @@ public:
         static_cast<void>(task_example(task_, 0, 0, false));  // refuses a task that is none
         for (const TaskInfo& info : tasks()) {
             if (info.name == task_ && (info.kind == ModelKind::encoder) != (kind_ == ModelKind::encoder)) {
-                throw Error("[open_data] task: expected one for this kind of model, got " + task_);
+                refuse("open_data", "task", "one for this kind of model", task_);
             }
         }
     }

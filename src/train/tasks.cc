@@ -1,6 +1,8 @@
 #include <heed/random.h>
 #include <heed/train.h>
 
+#include "base/refuse.h"
+
 #include <algorithm>
 #include <array>
 #include <span>
@@ -277,7 +279,7 @@ const Task& task_named(std::string_view name) {
     }
     std::string names;
     for (const Task& task : list) { names += (names.empty() ? "" : ", ") + std::string(task.name); }
-    throw Error("[task_example] task: expected one of " + names + ", got '" + std::string(name) + "'");
+    refuse("task_example", "task", "one of " + names, "'" + std::string(name) + "'");
 }
 
 }  // namespace
@@ -306,8 +308,8 @@ std::vector<std::int64_t> task_encode(std::string_view text) {
     for (const char c : text) {
         const std::size_t at = alphabet.find(c);
         if (at == std::string_view::npos) {
-            throw Error("[task_encode] text: expected letters a to z, digits, spaces and " +
-                        std::string(alphabet.substr(37)) + ", got '" + std::string(1, c) + "'");
+            refuse("task_encode", "text", "letters a to z, digits, spaces and " + std::string(alphabet.substr(37)),
+                   "'" + std::string(1, c) + "'");
         }
         ids.push_back(first_letter + static_cast<std::int64_t>(at));
     }

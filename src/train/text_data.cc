@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "base/refuse.h"
 #include "train/coder.h"
 #include "train/data.h"
 #include "train/rows.h"
@@ -31,7 +32,7 @@ public:
     explicit TextData(const TrainConfig& config)
         : options_(config.options), kind_(config.model.kind), coder_(config, DataForm::windows) {
         if (kind_ == ModelKind::encoder_decoder) {
-            throw Error("[open_data] text: expected a decoder or an encoder for plain text, got an encoder-decoder");
+            refuse("open_data", "text", "a decoder or an encoder for plain text", "an encoder-decoder");
         }
         const DataConfig& data = config.data;
         ids_given_ = !data.token_file.empty();
@@ -52,8 +53,9 @@ public:
         vocab_ = vocab_of(config);
         for (const Tokens* list : {&training_, &held_out_}) {
             if (list->size() < options_.tokens) {
-                throw Error("[open_data] " + path.string() + ": expected at least " + std::to_string(options_.tokens) +
-                            " tokens for training and for validation each, got " + std::to_string(list->size()));
+                refuse("open_data", path.string(),
+                       "at least " + std::to_string(options_.tokens) + " tokens for training and for validation each",
+                       std::to_string(list->size()));
             }
         }
         if (kind_ == ModelKind::encoder) { mask_ = ids_given_ ? vocab_ - 1 : coder_.mask(); }

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "base/access.h"
+#include "base/refuse.h"
 #include "train/batch.h"
 
 namespace heed {
@@ -17,8 +18,8 @@ struct HEED_INTERNAL Trainer::State {
     State(Context& context_, const TrainConfig& config_, std::unique_ptr<TrainData> data_, const Model& model)
         : config(config_), data(std::move(data_)), context(context_), learner(context_, model, config_.options) {
         if (model.config().vocab < data->vocab()) {
-            throw Error("[Trainer] vocab: expected at least " + std::to_string(data->vocab()) +
-                        ", what the data has, got " + std::to_string(model.config().vocab));
+            refuse("Trainer", "vocab", "at least " + std::to_string(data->vocab()) + ", what the data has",
+                   std::to_string(model.config().vocab));
         }
     }
 

@@ -231,7 +231,7 @@ class Refusals(CliTest):
         self.no("got no q", {"k": good["k"], "v": good["v"]})
         self.no("q: expected 4 axes", {**good, "q": normal(1, 2, 4)})
         self.no("q: expected f32, bf16, f16 or f64, got i64", {**good, "q": Tensor("I64", [1, 1, 1, 1], [1])})
-        self.no("k has 3 heads; 4 query heads need 4, 2 or 1",
+        self.no("k: expected 4, 2 or 1 heads for the 4 of q, got 3",
                 {**good, "k": normal(2, 2, 3, 7, 6), "v": normal(3, 2, 3, 7, 3)})
         self.no("bias: expected each axis of [2, 4, 5, 7] or 1, got [1, 1, 1, 6]", {**good, "bias": normal(5, 6)})
         self.no("bias: expected at most 4 axes", {**good, "bias": normal(5, 1, 1, 1, 1, 1)})

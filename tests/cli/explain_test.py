@@ -62,7 +62,7 @@ class Explain(CliTest):
     def test_refusals(self):
         self.refuse("explain", saying="--shape is required")
         self.refuse("explain", "--shape", "1,2,3", saying="expected B,H,G,T,S,D")
-        self.refuse("explain", "--shape", "1,8,3,4,4,4", saying="k has 3 heads; 8 query heads need 8, 4, 2 or 1")
+        self.refuse("explain", "--shape", "1,8,3,4,4,4", saying="k: expected 8, 4, 2 or 1 heads for the 8 of q, got 3")
         self.refuse("explain", "--shape", "1,8,8,4,4,x", saying="got 'x'")
         self.refuse("explain", "--shape", "1,8,8,4,4,", saying="got ''")
         self.refuse("explain", "--shape", "1,8,8,4,4,0", saying="head_size: expected 1 or more, got 0")

@@ -152,7 +152,7 @@ def test_output_over_input_is_refused(small):
         (lambda q: q.astype("O"), r"\[attend\] q: expected elements of a type that heed knows.*object"),
         (lambda q: q.astype("float64"), r"\[attend\] k: .*f64.*f32"),
         (lambda q: q[0], r"\[attend\] q: expected 4 axes"),
-        (lambda q: q[:, :3], r"\[attend\] k has 2 heads; 3 query heads need 3 or 1"),
+        (lambda q: q[:, :3], r"\[attend\] k: expected 3 or 1 heads for the 3 of q, got 2"),
         (lambda q: q[..., :5], r"\[attend\] k: expected head size 5"),
         (lambda q: q[None, None, None, None, None], r"\[attend\] q: expected at most 8 axes, got 9"),
         (

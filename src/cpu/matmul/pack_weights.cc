@@ -1,6 +1,7 @@
 #include "cpu/matmul/pack_weights.h"
 
 #include "base/dispatch.h"
+#include "cpu/instruction_sets.h"
 
 #include <algorithm>
 #include <bit>
@@ -54,13 +55,21 @@ void pack_panel(const PackWeightsProblem& p, std::int64_t n) {
     }
 }
 
-}  // namespace
-
-void pack_weights(detail::Pool& pool, const PackWeightsProblem& p) {
+void pack_weights(detail::Place& place, const PackWeightsProblem& p) {
     const std::int64_t panels = (p.outputs + PackedLayout::panel - 1) / PackedLayout::panel;
     const double numbers = static_cast<double>(p.outputs) * static_cast<double>(p.inputs);
-    const auto lock = pool.lock();
-    detail::parallel(pool, panels, detail::effort_for(4 * numbers), [&](std::int64_t n, int) { pack_panel(p, n); });
+    detail::parallel(*place.pool, panels, detail::effort_for(4 * numbers),
+                     [&](std::int64_t n, int) { pack_panel(p, n); });
+}
+
+}  // namespace
+
+std::vector<Kernel<PackWeightsProblem>> pack_weights_kernels() {
+    return rows_of_sets<Kernel<PackWeightsProblem>>("one source for every set",
+                                                    []<const Kernels & kernels>(Kernel<PackWeightsProblem>& row) {
+                                                        static_cast<void>(kernels);
+                                                        row.forward = pack_weights;
+                                                    });
 }
 
 }  // namespace heed::cpu

@@ -1,10 +1,12 @@
 #pragma once
-#include "base/pool.h"
+#include "kernel/kernel.h"
 #include "kernel/packed_problem.h"
+
+#include <vector>
 
 namespace heed::cpu {
 
-/// Takes the pool's lock itself.
-void pack_weights(detail::Pool& pool, const PackWeightsProblem& problem);
+/// Rows of the list of packing.
+std::vector<Kernel<PackWeightsProblem>> pack_weights_kernels();
 
 }  // namespace heed::cpu

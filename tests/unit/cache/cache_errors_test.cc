@@ -147,7 +147,7 @@ TEST(CacheErrors, Tensors) {
     const Tensor wrong(DType::f32, {1, 3, 3, key_size}), half(DType::bf16, {1, groups, 3, key_size});
     refused([](Given& g) { g.q = View(); }, "q: expected a tensor [1,H,T,D], got none");
     refused([](Given& g) { g.q = g.q.slice(3, 0, 4); }, "q: expected [1, 4, 3, 6], got [1, 4, 3, 4]");
-    refused([&](Given& g) { g.q = wrong; }, "k has 2 heads; 3 query heads need 3 or 1");
+    refused([&](Given& g) { g.q = wrong; }, "k: expected 3 or 1 heads for the 3 of q, got 2");
     refused([](Given& g) { g.k = View(); }, "k: expected a tensor [1, 2, 3, 6], got none");
     refused([](Given& g) { g.v = View(); }, "v: expected a tensor [1, 2, 3, 5], got none");
     refused([&](Given& g) { g.k = half; }, "k: expected f32, got bf16");

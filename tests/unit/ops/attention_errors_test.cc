@@ -56,7 +56,7 @@ const std::vector<Mistake>& mistakes_of_inputs_and_options() {
          [](Given& s) {
              s.view_k = shaped(s, DType::f32, {2, 3, 5, 8});
          },
-         "k has 3 heads; 4 query heads need 4, 2 or 1"},
+         "k: expected 4, 2 or 1 heads for the 4 of q, got 3"},
         {"length of v",
          [](Given& s) {
              s.view_v = shaped(s, DType::f32, {2, 2, 4, 6});
@@ -316,7 +316,8 @@ TEST(AttentionErrors, ExplainRefusesWhatAttendWould) {
     EXPECT_EQ(message({.keys = -5}, {}), "[explain] keys: expected 0 or more, got -5");
     EXPECT_EQ(message({.head_size = 0}, {}), "[explain] head_size: expected 1 or more, got 0");
     EXPECT_EQ(message({.value_size = 0}, {}), "[explain] value_size: expected 1 or more, got 0");
-    EXPECT_EQ(message({.heads = 8, .kv_heads = 6}, {}), "[explain] k has 6 heads; 8 query heads need 8, 4, 2 or 1");
+    EXPECT_EQ(message({.heads = 8, .kv_heads = 6}, {}),
+              "[explain] k: expected 8, 4, 2 or 1 heads for the 8 of q, got 6");
     EXPECT_EQ(message({.dtype = DType::i8}, {}), "[explain] q: expected f32 or bf16 or f16 or f64, got i8");
     EXPECT_EQ(message({}, {.softcap = -1}), "[explain] softcap: expected 0 (none) or a positive number, got -1.000000");
 }

@@ -47,6 +47,32 @@ TEST(Packed, ReferenceSeesTheWeights) {
     }
 }
 
+TEST(Packed, EveryKernelPacksTheSameBits) {
+    Context context(3);
+    for (const DType dtype : packed_types) {
+        for (const DType from : all_floats()) {
+            for (const Shape& shape : {Shape{1, 1}, Shape{63, 65}, Shape{130, 200}}) {
+                const Tensor weight = random(from, shape, 1);
+                const Scattered strange(weight);
+                const auto pack = [&](Context& c, const View& rows) { return PackedMatrix::pack(c, rows, dtype); };
+                context.set_kernel("reference");
+                const PackedMatrix expected = pack(context, weight);
+                const auto explained = explain(context, [&](Context& dry) { pack(dry, weight); });
+                ASSERT_EQ(explained.size(), 1U);
+                EXPECT_EQ(explained[0].operation, "PackedMatrix::pack");
+                EXPECT_EQ(explained[0].kernel, "reference");
+                for (const KernelVerdict& verdict : explained[0].verdicts) {
+                    if (!verdict.fits) { continue; }
+                    context.set_kernel(verdict.kernel);
+                    const PackedMatrix packed = pack(context, strange.view);
+                    ASSERT_EQ(packed.bytes(), expected.bytes());
+                    EXPECT_EQ(std::memcmp(packed.data(), expected.data(), expected.bytes()), 0) << verdict.kernel;
+                }
+            }
+        }
+    }
+}
+
 TEST(Packed, LinearIsWhatItsReferenceSays) {
     for (const DType dtype : packed_types) {
         for (const Shape& shape : {Shape{1, 1}, Shape{5, 31}, Shape{64, 32}, Shape{65, 257}, Shape{300, 600}}) {
