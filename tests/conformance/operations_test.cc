@@ -92,8 +92,13 @@ void add_matmul(std::vector<Operation>& all) {
 
 /// More rows than a block has, few, and one; a depth of several blocks; sizes that fill no vector and no tile.
 void add_linear(std::vector<Operation>& all) {
-    for (const auto& [rows, in, out] :
-         {std::array{1, 1, 1}, {3, 70, 40}, {16, 64, 33}, {17, 300, 33}, {70, 1100, 130}, {33, 31, 300}}) {
+    for (const auto& [rows, in, out] : {std::array{1, 1, 1},
+                                        {3, 70, 40},
+                                        {16, 64, 33},
+                                        {17, 300, 33},
+                                        {70, 1100, 130},
+                                        {33, 31, 300},
+                                        {300, 70, 150}}) {
         all.push_back({"linear " + to_string(Shape{rows, in, out}),
                        {{rows, in}, {out, in}, {out}},
                        {{rows, out}},

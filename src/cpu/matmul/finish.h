@@ -47,4 +47,31 @@ HEED_NOINLINE void finish_row(const LinearProblem& problem, std::int64_t row, st
     store_row<Isa>(p.c.dtype, to, p.c.column_stride, count, sum, 1.0F);
 }
 
+/// A block of C.
+struct BlockOfRows {
+    std::int64_t row, rows, column, columns;
+};
+
+/// finish_row for every row of a block, from rows of `sum` that are `stride` apart.
+template <class Isa>
+HEED_NOINLINE void finish_rows(const LinearProblem& problem, const BlockOfRows& of, float* sum, std::int64_t stride,
+                               float* buffer) {
+    const MatmulProblem& p = problem.product;
+    const bool plain =
+        p.alpha == 1 && p.beta == 0 && problem.before.data == nullptr && problem.activation == Activation::none;
+    if (!plain) {
+        for (std::int64_t m = 0; m < of.rows; ++m) {
+            finish_row<Isa>(problem, of.row + m, of.column, of.columns, sum + m * stride, buffer);
+        }
+        return;
+    }
+    const bool biased = problem.bias.data != nullptr;
+    const float* bias = biased ? floats_at<Isa>(problem.bias, 0, of.column, of.columns, buffer) : nullptr;
+    for (std::int64_t m = 0; m < of.rows; ++m) {
+        float* line = sum + m * stride;
+        for (std::int64_t n = 0; biased && n < of.columns; ++n) { line[n] += bias[n]; }
+        store_row<Isa>(p.c.dtype, element_at(p.c, of.row + m, of.column), p.c.column_stride, of.columns, line, 1.0F);
+    }
+}
+
 }  // namespace heed::cpu

@@ -122,16 +122,20 @@ struct PackedProduct {
             auto* memory = static_cast<float*>(pool.scratch(worker).at_least(static_cast<std::size_t>(Block::bytes)));
             const Block block{p, nullptr, nullptr, memory, nullptr};
             const std::int64_t column = begin + n * panel;
-            const std::int64_t width = smaller(panel, end - column);
             for (std::int64_t d = 0; d < depths; ++d) {
-                const std::int64_t k = d * Block::depth, depth = smaller(Block::depth, p.depth - k);
-                float* to = packed_at(packed, n, d);
-                block.copy_b({}, k, column, depth, width, to);
-                for (std::int64_t r = 0; width < panel && r < Block::lanes_of(depth); ++r) {
-                    for (std::int64_t c = width; c < panel; ++c) { to[r * panel + c] = 0; }
-                }
+                const std::int64_t k = d * Block::depth;
+                pack_panel(block, column, k, smaller(Block::depth, p.depth - k), packed_at(packed, n, d));
             }
         });
+    }
+
+    /// A panel of B over so much of the depth; columns that B does not have are zeros.
+    void pack_panel(const Block& block, std::int64_t column, std::int64_t k, std::int64_t depth, float* to) const {
+        const std::int64_t width = smaller(panel, p.columns - column);
+        block.copy_b({}, k, column, depth, width, to);
+        for (std::int64_t r = 0; width < panel && r < Block::lanes_of(depth); ++r) {
+            for (std::int64_t c = width; c < panel; ++c) { to[r * panel + c] = 0; }
+        }
     }
 
     /// Rows of a block of A that are read where they lie: whole tiles of rows that are lanes already, unless they share
@@ -190,8 +194,14 @@ struct PackedProduct {
         }
     }
 
-    /// One block of C from packed panels; `first` is the column of the first panel.
-    void one_block(const Block& block, const float* packed, std::int64_t first, std::int64_t row, std::int64_t column,
+    /// Where the panels of B are.
+    struct Panels {
+        const float* packed = nullptr;  ///< null: each block packs its own
+        std::int64_t first = 0;         ///< column of the first
+    };
+
+    /// One block of C.
+    void one_block(const Block& block, const Panels& panels, std::int64_t row, std::int64_t column,
                    std::int64_t block_rows, std::int64_t block_columns) const {
         const bool across = lies_across();
         const std::int64_t full_rows = round_up(block_rows, MR), there = across ? 0 : rows_in_place(block_rows);
@@ -205,8 +215,13 @@ struct PackedProduct {
             const Left in_place{direct, p.a.row_stride / Product::depth_per_lane, there};
             const Left copied{block.a + there * Block::a_stride, Block::a_stride, full_rows - there};
             for (std::int64_t c = 0; c < block_columns; c += panel) {
-                const float* from =
-                    packed_at(const_cast<float*>(packed), (column - first + c) / panel, k / Block::depth);
+                const float* from = block.b;
+                if (panels.packed != nullptr) {
+                    from = packed_at(const_cast<float*>(panels.packed), (column - panels.first + c) / panel,
+                                     k / Block::depth);
+                } else {
+                    pack_panel(block, column + c, k, depth, block.b);
+                }
                 if (across) {
                     multiply<Walk::along_column>(copied, from, lanes, block.sum + c, k == 0);
                     continue;
@@ -215,35 +230,60 @@ struct PackedProduct {
                 multiply<Walk::along_row>(copied, from, lanes, block.sum + there * Block::columns + c, k == 0);
             }
         }
-        for (std::int64_t m = 0; m < block_rows; ++m) {
-            finish_row<Isa>(problem, row + m, column, block_columns, block.sum + m * Block::columns, block.staging);
-        }
+        finish_rows<Isa>(problem, {row, block_rows, column, block_columns}, block.sum, Block::columns, block.staging);
     }
 
-    /// Columns in strips whose packed panels stay in the caches.
+    /// How C is cut up. It changes no bit.
+    struct Cut {
+        std::int64_t rows, columns;  ///< of a block
+        std::int64_t row_blocks = 0, column_blocks = 0;
+    };
+    Cut cut(std::int64_t columns, int threads) const {
+        Cut result{Block::rows, Block::columns};
+        const auto count = [&] {
+            result.row_blocks = (p.rows + result.rows - 1) / result.rows;
+            result.column_blocks = (columns + result.columns - 1) / result.columns;
+            return result.row_blocks * result.column_blocks;
+        };
+        // Four blocks for every thread, so that none waits long for the last.
+        while (count() < 4 * threads && result.columns > panel) { result.columns /= 2; }
+        // All of about as many rows.
+        result.rows = smaller(Block::rows, round_up((p.rows + result.row_blocks - 1) / result.row_blocks, MR));
+        count();
+        return result;
+    }
+
+    /// Columns in strips whose packed panels stay in the caches. Where one block has all rows, and the columns of B are
+    /// rows in memory, it packs its panels for itself and uses them at once: nothing waits for others' panels.
     void run(detail::Pool& pool) const {
-        const std::int64_t row_blocks = (p.rows + Block::rows - 1) / Block::rows;
-        const std::int64_t strip =
-            larger(Block::columns, packed_at_once / larger<std::int64_t>(1, p.depth) / Block::columns * Block::columns);
+        const bool own_panels = p.rows <= Block::rows && p.b.column_stride != 1;
+        const std::int64_t strip = own_panels
+                                       ? larger<std::int64_t>(1, p.columns)
+                                       : larger(Block::columns, packed_at_once / larger<std::int64_t>(1, p.depth) /
+                                                                    Block::columns * Block::columns);
         for (std::int64_t begin = 0; begin < p.columns; begin += strip) {
             const std::int64_t end = smaller(p.columns, begin + strip);
-            const auto bytes = static_cast<std::size_t>(packed_floats(p, end - begin)) * sizeof(float);
-            auto* packed = static_cast<float*>(pool.shared().at_least(bytes));
-            pack(pool, begin, end, packed);
-            const std::int64_t column_blocks = (end - begin + Block::columns - 1) / Block::columns;
+            Panels panels{nullptr, begin};
+            if (!own_panels) {
+                const auto bytes = static_cast<std::size_t>(packed_floats(p, end - begin)) * sizeof(float);
+                auto* packed = static_cast<float*>(pool.shared().at_least(bytes));
+                pack(pool, begin, end, packed);
+                panels.packed = packed;
+            }
             const double operations =
                 2.0 * static_cast<double>(p.rows) * static_cast<double>(end - begin) * static_cast<double>(p.depth);
-            const std::int64_t tasks = row_blocks * column_blocks;
+            const Cut cut = this->cut(end - begin, pool.threads());
+            const std::int64_t tasks = cut.row_blocks * cut.column_blocks;
             detail::parallel(pool, tasks, operations > matmul_worth_waking, [&](std::int64_t task, int worker) {
                 auto* memory =
                     static_cast<float*>(pool.scratch(worker).at_least(static_cast<std::size_t>(Block::bytes)));
                 float* b = memory + Block::a_floats;
                 float* staging = b + Block::b_floats;
                 const Block block{p, memory, b, staging, staging + Block::staging_floats};
-                const std::int64_t row = task % row_blocks * Block::rows;
-                const std::int64_t column = begin + task / row_blocks * Block::columns;
-                one_block(block, packed, begin, row, column, smaller(Block::rows, p.rows - row),
-                          smaller(Block::columns, end - column));
+                const std::int64_t row = task % cut.row_blocks * cut.rows;
+                const std::int64_t column = begin + task / cut.row_blocks * cut.columns;
+                one_block(block, panels, row, column, smaller(cut.rows, p.rows - row),
+                          smaller(cut.columns, end - column));
             });
         }
     }

@@ -1,15 +1,14 @@
 #pragma once
 #include "cpu/matmul/packed.h"
 #include "cpu/matmul/prepacked.h"
-#include "cpu/matmul/tiles.h"
+#include "cpu/matmul/tile_weights.h"
 
-/// Linear layers in bf16 on tiles of 16 x 16 sums (Intel's AMX). The rows of A are copied once, in bf16, padded with
-/// zeros to whole tiles. Two ways, with the same sums, bit for bit, so that it does not matter which rows stand beside
-/// a row:
+/// Linear layers in bf16 on tiles of 16 x 16 sums (Intel's AMX). Two ways, with the same sums, bit for bit, so that it
+/// does not matter which rows stand beside a row:
 ///
-/// - panels: B in panels of 64 columns, packed for the call or beforehand; four tiles of sums at a time;
-/// - few rows against weights where they lie: rows of weights are the left operand, and the transposed rows of A the
-///   right one, so that nothing of the weights is rearranged.
+/// - weights where they lie (tile_weights.h), wherever the columns of B are rows in memory;
+/// - panels: B in panels of 64 columns, packed beforehand or, for other layouts, for the call; the rows of A are copied
+///   once, in bf16, padded with zeros to whole tiles; four tiles of sums at a time.
 ///
 /// A tile of sums takes the whole depth in order, 32 numbers at a time.
 
@@ -87,10 +86,16 @@ struct TilePanels {
     void run(detail::Pool& pool) const {
         if (a.rows == tile_side) { return run_few(pool); }
         const std::int64_t row_blocks = (p.rows + block_rows - 1) / block_rows;
-        const std::int64_t column_blocks = (columns + block_columns - 1) / block_columns;
+        std::int64_t task_columns = block_columns;
+        // Four tasks for every thread, so that none waits long for the last.
+        while (task_columns > panel &&
+               row_blocks * ((columns + task_columns - 1) / task_columns) < 4 * pool.threads()) {
+            task_columns /= 2;
+        }
+        const std::int64_t column_blocks = (columns + task_columns - 1) / task_columns;
         each_task(pool, row_blocks * column_blocks, [&](std::int64_t task, float* memory) {
             // Neighbouring tasks share their panels.
-            block(task % row_blocks * block_rows, task / row_blocks * block_columns, memory);
+            block(task % row_blocks * block_rows, task / row_blocks * task_columns, task_columns, memory);
         });
     }
 
@@ -117,9 +122,9 @@ private:
         }
     }
 
-    void block(std::int64_t row, std::int64_t column, float* memory) const {
+    void block(std::int64_t row, std::int64_t column, std::int64_t most, float* memory) const {
         float *sum = memory, *rest = sum + sum_floats, *buffer = rest + rest_floats;
-        const std::int64_t rows = smaller(block_rows, a.rows - row), width = smaller(block_columns, columns - column);
+        const std::int64_t rows = smaller(block_rows, a.rows - row), width = smaller(most, columns - column);
         for (std::int64_t k = 0; k == 0 || k < lanes; k += depth_lanes) {  // of no depth at all, too: zeros
             const std::int64_t end = smaller(lanes, k + depth_lanes);
             for (std::int64_t c = 0; c < width; c += panel) {
@@ -140,9 +145,7 @@ private:
 
     void finish(std::int64_t row, std::int64_t rows, std::int64_t column, std::int64_t width, float* sum,
                 float* buffer) const {
-        for (std::int64_t m = 0; m < rows; ++m) {
-            finish_row<Isa>(problem, row + m, first + column, width, sum + m * block_columns, buffer);
-        }
+        finish_rows<Isa>(problem, {row, rows, first + column, width}, sum, block_columns, buffer);
     }
 
     /// Two tiles of columns of a panel from tile t on, over lanes [k, end) of the depth.
@@ -245,82 +248,6 @@ private:
     }
 };
 
-/// Up to 16 rows of A against a B whose columns are rows in memory.
-template <class Isa, class Tiles>
-struct TileWeights {
-    static constexpr std::int64_t tile_floats = tile_side * tile_side;
-    static constexpr std::int64_t task_columns = 2 * tile_side;
-
-    const LinearProblem& problem;
-    const float* transposed;  ///< rows of A, transposed: a tile for every 16 lanes of the depth
-    const MatmulProblem& p = problem.product;
-    const std::int64_t whole = p.depth / (2 * tile_side);  ///< tiles of the depth
-
-    static bool takes(const MatmulProblem& p) {
-        return p.rows <= tile_side && p.b.row_stride == 1 && p.b.column_stride % 2 == 0 && p.columns >= task_columns;
-    }
-
-    static void transpose(const TileRows<Isa>& a, float* to) {
-        for (std::int64_t k = 0; k < a.lanes; k += tile_side) {
-            transpose_tile<Isa>(a.data + k, a.stride, tile_side, to + k * tile_side);
-        }
-    }
-
-    void run(detail::Pool& pool) const {
-        const std::int64_t tasks = (p.columns + task_columns - 1) / task_columns;
-        // Memory is what this waits for: so many bytes take as long as 4 operations each.
-        const double bytes = 2.0 * static_cast<double>(p.columns) * static_cast<double>(p.depth);
-        detail::parallel(pool, tasks, detail::effort_for(4 * bytes), [&](std::int64_t task, int) {
-            const typename Tiles::Session session;
-            // Behind the last column lies nothing: the last task begins so much earlier.
-            const std::int64_t column = task * task_columns, first = smaller(column, p.columns - task_columns);
-            alignas(64) float sum[2][tile_floats];
-            multiply(first, sum);
-            finish(first, column, smaller(task_columns, p.columns - column), sum[0]);
-        });
-    }
-
-private:
-    /// sum[t][column][row].
-    HEED_INLINE void multiply(std::int64_t column, float (&sum)[2][tile_floats]) const {
-        const std::int64_t bytes = 2 * p.b.column_stride;
-        const char* from = p.b.data + column * bytes;
-        Tiles::template zero<0>();
-        Tiles::template zero<1>();
-        for (std::int64_t k = 0; k < whole; ++k, from += 4 * tile_side) {
-            for (std::int64_t n = 0; n < task_columns; ++n) { __builtin_prefetch(from + n * bytes + 1024, 0, 2); }
-            Tiles::template load<6>(transposed + k * tile_floats, tile_side);
-            Tiles::template load<4>(reinterpret_cast<const float*>(from), bytes / 4);
-            Tiles::template multiply<0, 4, 6>();
-            Tiles::template load<5>(reinterpret_cast<const float*>(from + tile_side * bytes), bytes / 4);
-            Tiles::template multiply<1, 5, 6>();
-        }
-        const std::int64_t left = p.depth - whole * 2 * tile_side;
-        if (left > 0) {
-            alignas(64) float rest[2][tile_floats] = {};
-            for (std::int64_t n = 0; n < task_columns; ++n) {
-                __builtin_memcpy(rest[0] + n * tile_side, from + n * bytes, static_cast<std::size_t>(left) * 2);
-            }
-            Tiles::template load<6>(transposed + whole * tile_floats, tile_side);
-            Tiles::template load<4>(rest[0], tile_side);
-            Tiles::template multiply<0, 4, 6>();
-            Tiles::template load<5>(rest[1], tile_side);
-            Tiles::template multiply<1, 5, 6>();
-        }
-        Tiles::template store<0>(sum[0], tile_side);
-        Tiles::template store<1>(sum[1], tile_side);
-    }
-
-    /// Columns [column, column + count) out of sums of those from `first` on.
-    void finish(std::int64_t first, std::int64_t column, std::int64_t count, const float* sum) const {
-        float row[task_columns], buffer[task_columns];
-        for (std::int64_t r = 0; r < p.rows; ++r) {
-            for (std::int64_t n = 0; n < count; ++n) { row[n] = sum[(column - first + n) * tile_side + r]; }
-            finish_row<Isa>(problem, r, column, count, row, buffer);
-        }
-    }
-};
-
 /// Where the parts of a call lie in the threads' shared memory: rows of A first.
 template <class Isa>
 struct TileMemory {
@@ -341,9 +268,11 @@ void linear_on_tiles(detail::Pool& pool, const LinearProblem& problem) {
     static_assert(Packed::panel == PackedLayout::panel);
     const MatmulProblem& p = problem.product;
     if (TileWeights<Isa, Tiles>::takes(p)) {
-        const TileMemory<Isa> memory(pool, p, tile_side * (round_up(p.depth, 2 * tile_side) / 2));
-        TileWeights<Isa, Tiles>::transpose(memory.rows, memory.rest);
-        return TileWeights<Isa, Tiles>{problem, memory.rest}.run(pool);
+        TurnedRows<Isa> rows{p};
+        rows.data =
+            static_cast<float*>(pool.shared().at_least(static_cast<std::size_t>(rows.floats()) * sizeof(float)));
+        rows.copy(pool);
+        return TileWeights<Isa, Tiles>{problem, rows}.run(pool);
     }
     const std::int64_t strip = larger(Packed::Block::columns, packed_at_once / larger<std::int64_t>(1, p.depth) /
                                                                   Packed::Block::columns * Packed::Block::columns);

@@ -42,12 +42,16 @@ void add_to(const MutableView& view, std::int64_t offset, double more) {
 BackwardSplit split_backward(const Call& c, const Sequence& s, std::int64_t bytes_per_key) {
     BackwardSplit split;
     split.rows = split_forward(c, s);
-    constexpr std::int64_t enough_tasks = 32;
+    // So many that 16 threads need not wait long for the last: with 32, a thread that fell behind on its second task
+    // kept the others waiting for a quarter of the time.
+    const std::int64_t enough_tasks = c.pattern ? 32 : 64;
     // Each costs a part of dq, and that its rows are made ready once more: next to the little that a pattern leaves to
     // do, four would be too many.
     const std::int64_t most_chunks = c.pattern ? 2 : BackwardSplit::most_chunks;
     const std::int64_t wanted = std::clamp<std::int64_t>(enough_tasks / c.kv_heads, 1, most_chunks);
-    split.chunks = std::clamp<std::int64_t>(s.keys / 512, 1, wanted);
+    constexpr std::int64_t side = 512;  // a chunk has so many keys, or as many scores as if it had
+    const std::int64_t by_scores = c.pattern ? 0 : s.queries * s.keys / (side * side);
+    split.chunks = std::clamp<std::int64_t>(std::max(s.keys / side, by_scores), 1, wanted);
     const auto whole_tiles = [&](std::int64_t keys) { return (keys + c.tile_keys - 1) / c.tile_keys * c.tile_keys; };
     split.chunk_keys = std::max(c.tile_keys, whole_tiles((s.keys + split.chunks - 1) / split.chunks));
     split.chunks = std::max<std::int64_t>(1, (s.keys + split.chunk_keys - 1) / split.chunk_keys);
