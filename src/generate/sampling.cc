@@ -6,6 +6,7 @@
 #include <limits>
 #include <string>
 
+#include "generate/first_largest.h"
 #include "generate/penalise.h"
 
 namespace heed {
@@ -43,14 +44,14 @@ std::vector<Candidate> most_probable(std::vector<Candidate> candidates, double t
 
 void check_logits(std::span<const float> logits) {
     if (logits.empty()) { throw Error("[sample_token] logits: expected at least one, got none"); }
-    bool any = false;
+    constexpr float infinity = std::numeric_limits<float>::infinity();
+    int strange = 0, possible = 0;
     for (const float logit : logits) {
-        if (std::isnan(logit) || logit == std::numeric_limits<float>::infinity()) {
-            throw Error("[sample_token] logits: expected numbers or -inf, got NaN or +inf");
-        }
-        any = any || logit > -std::numeric_limits<float>::infinity();
+        strange |= logit < infinity ? 0 : 1;
+        possible |= logit > -infinity ? 1 : 0;
     }
-    if (!any) { throw Error("[sample_token] logits: expected one above -inf, got none"); }
+    if (strange != 0) { throw Error("[sample_token] logits: expected numbers or -inf, got NaN or +inf"); }
+    if (possible == 0) { throw Error("[sample_token] logits: expected one above -inf, got none"); }
 }
 
 bool is_greedy(const SamplingOptions& options) { return !options.do_sample || options.temperature == 0; }
@@ -107,9 +108,10 @@ std::vector<std::pair<std::int64_t, double>> token_probabilities(std::span<const
                                                                  const SamplingOptions& options) {
     check_sampling("sample_token", options);
     check_logits(given);
+    if (is_greedy(options) && options.repetition_penalty == 1) { return {{first_largest(given), 1.0}}; }
     std::vector<float> logits(given.begin(), given.end());
     penalise(logits, seen, options.repetition_penalty);
-    if (is_greedy(options)) { return {{std::max_element(logits.begin(), logits.end()) - logits.begin(), 1.0}}; }
+    if (is_greedy(options)) { return {{first_largest(logits), 1.0}}; }
     std::vector<Candidate> candidates = candidates_of(logits, options);
     const float most = std::min_element(candidates.begin(), candidates.end(), before)->first;
     std::vector<std::pair<std::int64_t, double>> result;
