@@ -125,8 +125,8 @@ private:
         std::int64_t next = 5;
         const auto one = [&] {
             const Tensor logits = decoding.step(context_, {.sequences = {&sequence}, .tokens = {next}});
-            const float* row = logits.as<float>();
-            next = std::max_element(row, row + logits.elements()) - row;
+            const std::span row(logits.as<float>(), static_cast<std::size_t>(logits.elements()));
+            next = sample_token(row, {}, {}, {});
         };
         for (int n = 0; n < 2; ++n) { one(); }
         const auto begin = std::chrono::steady_clock::now();

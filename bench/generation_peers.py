@@ -9,9 +9,10 @@ import time
 
 PROMPT = 512
 PACKAGES = {"transformers": ["torch", "transformers"], "ctranslate2": ["ctranslate2", "transformers"],
-            "genai": ["onnxruntime_genai", "onnx", "transformers"], "llama.cpp": ["xllamacpp", "gguf"]}
+            "genai": ["onnxruntime_genai", "onnx", "onnx_ir", "transformers"], "llama.cpp": ["llama_cpp", "gguf"],
+            "llama.cpp-k": ["llama_cpp", "gguf"]}
 TYPES = {"transformers": ["f32", "bf16"], "ctranslate2": ["f32", "int8"], "genai": ["f32", "int8", "int4"],
-         "llama.cpp": ["f32", "bf16", "int8", "int4"]}
+         "llama.cpp": ["f32", "bf16", "int8", "int4"], "llama.cpp-k": ["int4"]}
 
 
 def prompt(count):
@@ -130,32 +131,72 @@ def write_gguf(folder, path, kind):
     writer.close()
 
 
+def c_path(path):
+    return str(path).encode()
+
+
 class LlamaCpp:
+    """llama.cpp by its C functions: F32, BF16, Q8_0 and Q4_0."""
+
     def __init__(self, folder, kind, threads):
-        import xllamacpp
-        path = pathlib.Path(folder) / f"{kind}.gguf"
+        import llama_cpp
+        self.llama = llama_cpp
+        llama_cpp.llama_backend_init()
+        model = llama_cpp.llama_model_load_from_file(c_path(self.file(pathlib.Path(folder), kind)), llama_cpp.llama_model_default_params())
+        parameters = llama_cpp.llama_context_default_params()
+        parameters.n_ctx = 1024
+        parameters.n_batch = parameters.n_ubatch = PROMPT
+        parameters.n_threads = parameters.n_threads_batch = threads
+        self.context = llama_cpp.llama_init_from_model(model, parameters)
+        self.vocabulary = llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(model))
+        if not self.context:
+            raise RuntimeError("llama.cpp: no context")
+
+    def file(self, folder, kind):
+        path = folder / f"{kind}.gguf"
         if not path.exists():
             write_gguf(folder, path, kind)
-        parameters = xllamacpp.CommonParams()
-        parameters.model.path = str(path)
-        parameters.n_ctx = 1024
-        parameters.n_batch = parameters.n_ubatch = 512
-        parameters.n_parallel = 1
-        parameters.cpuparams.n_threads = parameters.cpuparams_batch.n_threads = threads
-        parameters.warmup = True
-        self.server = xllamacpp.Server(parameters)
-        self.round = 0
+        return path
 
-    def complete(self, tokens, count):
-        return self.server.handle_completions({"prompt": tokens, "n_predict": count, "cache_prompt": False, "ignore_eos": True, "temperature": 0.0})
+    def step(self, tokens):
+        ids = (self.llama.llama_token * len(tokens))(*tokens)
+        if self.llama.llama_decode(self.context, self.llama.llama_batch_get_one(ids, len(tokens))) != 0:
+            raise RuntimeError("llama.cpp: a step failed")
+        import numpy
+        return int(numpy.ctypeslib.as_array(self.llama.llama_get_logits_ith(self.context, -1), (self.vocabulary,)).argmax())
+
+    def start(self, count):
+        self.llama.llama_memory_clear(self.llama.llama_get_memory(self.context), True)
+        return self.step(prompt(count))
 
     def prefill(self):
-        timings = self.complete(prompt(PROMPT), 1)["timings"]
-        return timings["prompt_ms"] / 1e3 * PROMPT / timings["prompt_n"]
+        self.llama.llama_memory_clear(self.llama.llama_get_memory(self.context), True)
+        begin = time.perf_counter()
+        self.step(prompt(PROMPT))
+        return time.perf_counter() - begin
 
     def decode(self, steps):
-        timings = self.complete(prompt(16), steps + 1)["timings"]
-        return timings["predicted_ms"] / 1e3 * steps / timings["predicted_n"]
+        token = self.start(16)
+        for _ in range(2):
+            token = self.step([token])
+        begin = time.perf_counter()
+        for _ in range(steps):
+            token = self.step([token])
+        return time.perf_counter() - begin
+
+
+class LlamaCppK(LlamaCpp):
+    """Q4_K_M, which llama.cpp makes itself."""
+
+    def file(self, folder, kind):
+        path = folder / "int4-k.gguf"
+        if not path.exists():
+            plain = super().file(folder, "bf16")
+            how = self.llama.llama_model_quantize_default_params()
+            how.ftype = self.llama.LLAMA_FTYPE_MOSTLY_Q4_K_M
+            if self.llama.llama_model_quantize(c_path(plain), c_path(path), how) != 0:
+                raise RuntimeError("llama.cpp: quantising failed")
+        return path
 
 
 def read_safetensors(path):
@@ -170,7 +211,7 @@ def read_safetensors(path):
         yield name, (words.astype(numpy.uint32) << 16).view(numpy.float32).reshape(entry["shape"])
 
 
-CONTESTANTS = {"transformers": Transformers, "ctranslate2": CTranslate2, "genai": Genai, "llama.cpp": LlamaCpp}
+CONTESTANTS = {"transformers": Transformers, "ctranslate2": CTranslate2, "genai": Genai, "llama.cpp": LlamaCpp, "llama.cpp-k": LlamaCppK}
 
 
 def main():

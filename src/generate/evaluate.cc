@@ -6,6 +6,8 @@
 #include <cmath>
 #include <numeric>
 
+#include "generate/first_largest.h"
+
 namespace heed {
 namespace {
 
@@ -254,10 +256,7 @@ ScoreComparison compare_scores(Context& context, const Model& model, const Model
                             square += difference * difference;
                             divergence += std::exp(q[n]) * (q[n] - p[n]);
                         }
-                        const auto best = [](std::span<const float> row) {
-                            return std::max_element(row.begin(), row.end()) - row.begin();
-                        };
-                        agreed += best(a) == best(b) ? 1 : 0;
+                        agreed += first_largest(a) == first_largest(b) ? 1 : 0;
                         logits_seen += static_cast<double>(a.size());
                     }
                     result.score.tokens += count;

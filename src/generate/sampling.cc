@@ -7,6 +7,7 @@
 #include <string>
 
 #include "base/refuse.h"
+#include "generate/first_largest.h"
 #include "generate/penalise.h"
 
 namespace heed {
@@ -44,14 +45,14 @@ std::vector<Candidate> most_probable(std::vector<Candidate> candidates, double t
 
 void check_logits(std::span<const float> logits) {
     if (logits.empty()) { refuse("sample_token", "logits", "at least one", "none"); }
-    bool any = false;
+    constexpr float infinity = std::numeric_limits<float>::infinity();
+    int strange = 0, possible = 0;
     for (const float logit : logits) {
-        if (std::isnan(logit) || logit == std::numeric_limits<float>::infinity()) {
-            refuse("sample_token", "logits", "numbers or -inf", "NaN or +inf");
-        }
-        any = any || logit > -std::numeric_limits<float>::infinity();
+        strange |= logit < infinity ? 0 : 1;
+        possible |= logit > -infinity ? 1 : 0;
     }
-    if (!any) { refuse("sample_token", "logits", "one above -inf", "none"); }
+    if (strange != 0) { refuse("sample_token", "logits", "numbers or -inf", "NaN or +inf"); }
+    if (possible == 0) { refuse("sample_token", "logits", "one above -inf", "none"); }
 }
 
 bool is_greedy(const SamplingOptions& options) { return !options.do_sample || options.temperature == 0; }
@@ -108,9 +109,10 @@ std::vector<std::pair<std::int64_t, double>> token_probabilities(std::span<const
                                                                  const SamplingOptions& options) {
     check_sampling("sample_token", options);
     check_logits(given);
+    if (is_greedy(options) && options.repetition_penalty == 1) { return {{first_largest(given), 1.0}}; }
     std::vector<float> logits(given.begin(), given.end());
     penalise(logits, seen, options.repetition_penalty);
-    if (is_greedy(options)) { return {{std::max_element(logits.begin(), logits.end()) - logits.begin(), 1.0}}; }
+    if (is_greedy(options)) { return {{first_largest(logits), 1.0}}; }
     std::vector<Candidate> candidates = candidates_of(logits, options);
     const float most = std::min_element(candidates.begin(), candidates.end(), before)->first;
     std::vector<std::pair<std::int64_t, double>> result;

@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "base/refuse.h"
+#include "generate/first_largest.h"
 #include "generate/penalise.h"
 #include "generate/prompt_rows.h"
 #include "generate/token_limits.h"
@@ -62,7 +63,7 @@ std::vector<std::int64_t> greedy(Context& context, Decoding& decoding, CachedSeq
         Tensor logits = decoding.step(context, batch);
         const std::span<float> row = row_of(logits, 0);
         restrict_row(plan, made, text, row);
-        const std::int64_t token = std::ranges::max_element(row) - row.begin();
+        const std::int64_t token = first_largest(row);
         text.push_back(token);
         if (plan.limits.ends(token)) { break; }
         next = {token};

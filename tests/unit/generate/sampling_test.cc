@@ -71,6 +71,23 @@ TEST(Sampling, ADrawDependsOnSeedSequenceAndStep) {
     EXPECT_NE(uniform_draw(1, {2, 3}), uniform_draw(2, {2, 3}));
 }
 
+TEST(Sampling, GreedyIsTheFirstOfTheLargestWhereverItLies) {
+    constexpr float inf = std::numeric_limits<float>::infinity();
+    for (const std::size_t size : {1U, 2U, 31U, 32U, 33U, 64U, 100U}) {
+        for (std::size_t best = 0; best < size; ++best) {
+            std::vector<float> row(size, -inf);
+            for (std::size_t n = 0; n < size; ++n) { row[n] = n % 3 == 0 ? -inf : -1.0F - static_cast<float>(n % 7); }
+            for (std::size_t n = best; n < size; n += 5) { row[n] = 0.5F; }  // equals follow
+            EXPECT_EQ(sample_token(row, {}, {}), static_cast<std::int64_t>(best)) << size;
+            row[best] = std::nanf("");
+            EXPECT_THROW(sample_token(row, {}, {}), Error);
+            row[best] = inf;
+            EXPECT_THROW(sample_token(row, {}, {}), Error);
+        }
+    }
+    EXPECT_EQ(sample_token(std::vector<float>{-0.0F, 0.0F}, {}, {}), 0);
+}
+
 TEST(Sampling, WhatCannotBeIsRefused) {
     constexpr float inf = std::numeric_limits<float>::infinity();
     EXPECT_THROW(sample_token({}, {}, {}), Error);
