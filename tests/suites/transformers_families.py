@@ -1,18 +1,22 @@
 """Which models of Hugging Face transformers run on heed: a small model of every type with random weights, with
 attn_implementation="eager" and then "heed".
 
-    python tests/suites/transformers_families.py [TYPE ...] [--write docs/transformers.md]
+    python tests/suites/transformers_families.py [TYPE ...] [--rows rows.json] [--write docs/transformers.md]
 
 Compared are all outputs (with padding where there is a mask), gradients of all weights, and for those that generate:
 greedy, beams and a static cache. A type is equal, refused (heed says why), different, has no attention through the interface
 (none at all, or code of its own that asks nobody), or was not tried: the small model could not be made or run without
 heed either.
+
+--rows keeps what came of each type in a file, and types that are in it already are not run again: an hour's work can be done
+in parts (--most so many types at a time).
 """
 
 import argparse
 import collections
 import datetime
 import inspect
+import json
 import pathlib
 import re
 import signal
@@ -243,28 +247,40 @@ def page(rows):
     return "\n".join(lines) + "\n"
 
 
+def tried(model_type, name):
+    """The verdict, within a time, and whatever else a model may do."""
+    signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS)
+    try:
+        return verdict(model_type, name)
+    except TookTooLong:
+        return "not tried", f"took more than {CPU_SECONDS} seconds"
+    except Exception as error:  # noqa: BLE001
+        return "different", f"{type(error).__name__}: {error}"[:300]
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("types", nargs="*")
+    parser.add_argument("--rows", type=pathlib.Path)
+    parser.add_argument("--most", type=int)
     parser.add_argument("--write", type=pathlib.Path)
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
     transformers.logging.set_verbosity(transformers.logging.CRITICAL)
     transformers.AttentionInterface.register(heed.torch.register_transformers(), counted)
     signal.signal(signal.SIGPROF, stop)
-    rows = {}
-    for model_type, name in classes():
-        if not arguments.types or model_type in arguments.types:
-            signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS)
-            try:
-                rows[model_type] = verdict(model_type, name)
-            except TookTooLong:
-                rows[model_type] = ("not tried", f"took more than {CPU_SECONDS} seconds")
-            except Exception as error:  # noqa: BLE001
-                rows[model_type] = ("different", f"{type(error).__name__}: {error}"[:300])
-            print(model_type, *rows[model_type], flush=True)
+    kept = arguments.rows is not None and arguments.rows.exists()
+    rows = json.loads(arguments.rows.read_text()) if kept else {}
+    wanted = [(t, name) for t, name in classes() if t not in rows and (not arguments.types or t in arguments.types)]
+    for model_type, name in wanted[: arguments.most]:
+        rows[model_type] = tried(model_type, name)
+        print(model_type, *rows[model_type], flush=True)
+        if arguments.rows:
+            arguments.rows.write_text(json.dumps(rows, indent=0))
     if arguments.write:
-        arguments.write.write_text(page(rows))
+        arguments.write.write_text(page(dict(sorted(rows.items()))))
     return 1 if any(kind == "different" for kind, _ in rows.values()) else 0
 
 
