@@ -58,8 +58,14 @@ def test_classes_of_tensors(three):
         ht.rope(Opaque((2, 4, 3, 8)), heed.rope_table(heed.Rope(8)))
 
 
-def test_what_is_no_tensor_is_named(three):
+@pytest.mark.filterwarnings("ignore")
+def test_what_has_no_numbers_by_strides_is_named(three):
     q, k, v = three
+    for other, what in ((q.to_sparse(), "layout torch.sparse_coo"), (torch.nested.nested_tensor([q[0], k[0]]), "nested")):
+        with pytest.raises(heed.Error, match=rf"\[attend\] q: expected a tensor with .* by strides, got .*{what}"):
+            heed.attend(other, k, v)
+    with pytest.raises(heed.Error, match="layout torch.sparse_coo on device cpu"):
+        ht.scaled_dot_product_attention(q.to_sparse(), k, v)
     for given in ((1, k, v), (q, None, v), (q, k, [[1.0]])):
         with pytest.raises(TypeError, match="query, key, value: expected tensors, got"):
             ht.scaled_dot_product_attention(*given)

@@ -350,7 +350,7 @@ def scaled_dot_product_attention(
     if attn_mask is not None and is_causal:
         raise Error(
             "[scaled_dot_product_attention] attn_mask: expected None where is_causal is set, got a tensor: "
-            "Explicit attn_mask should not be set when is_causal=True"
+            "_scaled_dot_product_attention: Explicit attn_mask should not be set when is_causal=True"
         )
     if not 0.0 <= dropout_p <= 1.0:
         raise Error(f"[scaled_dot_product_attention] dropout_p: expected a number from 0 to 1, got {dropout_p}")
