@@ -150,7 +150,15 @@ def runnable(model_type, name):
     raise NotImplementedError(why)
 
 
-NO_ATTENTION = "no attention through the interface"
+NO_ATTENTION, NOT_RUN = "no attention through the interface", "not run"
+KINDS = {
+    "equal": "Equal",
+    "refused": "Refused, by name",
+    "different": "Different",
+    NO_ATTENTION: "No attention through the interface",
+    "not tried": "Not tried: the small model could not be made or run without heed either",
+    NOT_RUN: "Not run",
+}
 
 
 def parts_of(config_class):
@@ -233,6 +241,7 @@ def page(rows):
     by = collections.defaultdict(list)
     for model_type, (kind, what) in rows.items():
         by[kind].append((model_type, what))
+    by[NOT_RUN] = [(model_type, "left out of this run") for model_type, _ in classes() if model_type not in rows]
     lines = [
         "# Models of transformers on heed",
         "",
@@ -243,16 +252,9 @@ def page(rows):
         "",
         "| | types |",
         "| --- | --- |",
-        *(f"| {kind} | {len(by[kind])} |" for kind in ("equal", "refused", "different", NO_ATTENTION, "not tried") if by[kind]),
+        *(f"| {kind} | {len(by[kind])} |" for kind in KINDS if by[kind]),
     ]
-    titles = {
-        "equal": "Equal",
-        "refused": "Refused, by name",
-        "different": "Different",
-        NO_ATTENTION: "No attention through the interface",
-        "not tried": "Not tried: the small model could not be made or run without heed either",
-    }
-    for kind, title in titles.items():
+    for kind, title in KINDS.items():
         if not by[kind]:
             continue
         lines += ["", f"## {title}", ""]
