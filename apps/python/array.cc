@@ -16,12 +16,16 @@ std::string name_of_type(nb::handle object) {
 }
 
 /// What `got` says where a type of element has no counterpart in heed.
-std::string dtype_text(nb::handle object) {
-    if (!nb::hasattr(object, "dtype")) { return name_of_type(object); }
-    const nb::object dtype = object.attr("dtype");
-    return nb::cast<std::string>(nb::str(nb::handle(dtype)));
+std::string attribute_text(nb::handle object, const char* attribute) {
+    const nb::object value = object.attr(attribute);
+    return nb::cast<std::string>(nb::str(nb::handle(value)));
 }
 
+std::string dtype_text(nb::handle object) {
+    return nb::hasattr(object, "dtype") ? attribute_text(object, "dtype") : name_of_type(object);
+}
+
+constexpr const char* by_strides = "a tensor with its numbers in memory, by strides";
 constexpr const char* known_types = "elements of a type that heed knows (f32, bf16, f16, f64, integers, bool)";
 
 bool find_dtype(char kind, int size, DType& dtype) {
@@ -152,7 +156,15 @@ void Array::take(const DlTensor& tensor) {
 
 void Array::take_exchange(nb::handle object, const DlExchange& exchange) {
     DlTensor tensor{};
-    if (exchange.tensor_from_object(object.ptr(), &tensor) != 0) { throw nb::python_error(); }
+    if (exchange.tensor_from_object(object.ptr(), &tensor) != 0) {
+        if (!array_type(object).is_torch) { throw nb::python_error(); }
+        PyErr_Clear();
+        if (nb::cast<bool>(object.attr("is_nested"))) {
+            refuse(by_strides, "a nested one (heed.torch takes those of layout torch.jagged)");
+        }
+        const std::string layout = attribute_text(object, "layout"), device = attribute_text(object, "device");
+        refuse(by_strides, "one of layout " + layout + " on device " + device);
+    }
     if (!find_dtype(tensor.dtype, dtype_)) { refuse(known_types, dtype_text(object)); }
     take(tensor);
 }

@@ -308,3 +308,40 @@ def test_threads_with_gradients():
     for thread in threads:
         thread.join()
     assert wrong == []
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_activation_checkpoints(reentrant):
+    from torch.utils.checkpoint import checkpoint
+
+    def sdpa(x):
+        return heed.torch.scaled_dot_product_attention(x, x, x, is_causal=True, dropout_p=0.3)
+
+    def linear(x):
+        return heed.torch.linear_attention(x, x, x)
+
+    def infini(x):
+        return heed.torch.infini_attention(x, x, x, torch.zeros(3))[0]
+
+    torch.manual_seed(1)
+    for function in (sdpa, linear, infini):
+        a = torch.randn(2, 3, 5, 8, requires_grad=True)
+        b = a.detach().clone().requires_grad_()
+        torch.manual_seed(2)
+        function(a).sin().sum().backward()
+        torch.manual_seed(2)
+        checkpoint(function, b, use_reentrant=reentrant).sin().sum().backward()
+        assert torch.equal(a.grad, b.grad)
+
+
+def test_who_writes_into_a_mask_before_the_way_back_is_told():
+    x = torch.randn(2, 3, 5, 8, requires_grad=True)
+    allow, lengths = torch.ones(5, 5, dtype=torch.bool).tril(), torch.tensor([5, 3])
+    out = heed.torch.scaled_dot_product_attention(x, x, x, attn_mask=allow)
+    allow.fill_(True)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        out.sum().backward()
+    out = heed.torch.attend(x, x, x, key_lengths=lengths)
+    lengths.fill_(5)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        out.sum().backward()

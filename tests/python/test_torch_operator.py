@@ -49,11 +49,47 @@ def test_classes_of_tensors(three):
             return f"{func}"
 
     q, k, v = three
-    assert close(ht.scaled_dot_product_attention(q.as_subclass(Named), k, v), sdpa(q, k, v))
+    for out in (ht.scaled_dot_product_attention(q.as_subclass(Named), k, v), ht.attend(q.as_subclass(Named), k, v)):
+        assert type(out) is Named and close(out.as_subclass(torch.Tensor), sdpa(q, k, v))
+    assert close(ht.rope(q.as_subclass(Named), heed.rope_table(heed.Rope(8))), ht.rope(q, heed.rope_table(heed.Rope(8))))
     with pytest.raises(heed.Error, match="numbers in memory"):
         heed.attend(Opaque((2, 4, 3, 8)), k, v)
     with pytest.raises(heed.Error, match="expected plain ones, got Opaque"):
         ht.rope(Opaque((2, 4, 3, 8)), heed.rope_table(heed.Rope(8)))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_what_has_no_numbers_by_strides_is_named(three):
+    q, k, v = three
+    for other, what in ((q.to_sparse(), "layout torch.sparse_coo"), (torch.nested.nested_tensor([q[0], k[0]]), "nested")):
+        with pytest.raises(heed.Error, match=rf"\[attend\] q: expected a tensor with .* by strides, got .*{what}"):
+            heed.attend(other, k, v)
+    with pytest.raises(heed.Error, match="layout torch.sparse_coo on device cpu"):
+        ht.scaled_dot_product_attention(q.to_sparse(), k, v)
+    for given in ((1, k, v), (q, None, v), (q, k, [[1.0]])):
+        with pytest.raises(TypeError, match="query, key, value: expected tensors, got"):
+            ht.scaled_dot_product_attention(*given)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_compiler_that_is_not_named(three):
+    """torch.compile's own back end writes code that calls the operator by its schema."""
+    q, k, v = three
+    compiled = torch.compile(lambda q: ht.scaled_dot_product_attention(q, k, v, is_causal=True), fullgraph=True)
+    assert close(compiled(q), sdpa(q, k, v, is_causal=True))
+
+
+def test_symbolic_traces_and_functionalize(three):
+    q, k, v = three
+
+    class Layer(torch.nn.Module):
+        def forward(self, q):
+            return ht.scaled_dot_product_attention(q, q, q, is_causal=True)
+
+    graph = torch.fx.symbolic_trace(Layer())
+    assert "scaled_dot_product_attention" in graph.code
+    assert torch.equal(graph(q), Layer()(q))
+    assert close(torch.func.functionalize(lambda q: ht.scaled_dot_product_attention(q, k, v))(q), sdpa(q, k, v))
 
 
 def test_a_penalty_on_the_gradient_is_not_dropped(three):

@@ -384,6 +384,26 @@ def test_a_part_without_attention_is_not_refused():
         transformers.MraModel._from_config(transformers.MraConfig(), attn_implementation="heed")
 
 
+def test_models_of_models_are_as_good_as_their_parts():
+    heed.torch.register_transformers()
+    t = transformers
+    few = dict(vocab_size=50, hidden_size=32, num_hidden_layers=1, num_attention_heads=4, intermediate_size=48)
+    torch.manual_seed(0)
+    config = t.EncoderDecoderConfig.from_encoder_decoder_configs(t.BertConfig(**few), t.BertConfig(**few))
+    eager, ours = (t.EncoderDecoderModel._from_config(config, attn_implementation=x).eval() for x in ("eager", "heed"))
+    ours.load_state_dict(eager.state_dict())
+    assert ours.encoder.config._attn_implementation == ours.decoder.config._attn_implementation == "heed"
+    tokens, there = torch.randint(1, 50, (2, 7)), torch.ones(2, 7, dtype=torch.int64)
+    there[1, 4:] = 0
+    with torch.no_grad():
+        logits = [m(tokens, attention_mask=there, decoder_input_ids=tokens[:, :3]).logits for m in (eager, ours)]
+    assert torch.allclose(*logits, atol=1e-5)
+    bloom = t.BloomConfig(vocab_size=50, hidden_size=32, n_layer=1, n_head=4)
+    config = t.EncoderDecoderConfig.from_encoder_decoder_configs(t.BertConfig(**few), bloom)
+    with pytest.raises(heed.Error, match="exchangeable, got Bloom"):
+        t.EncoderDecoderModel._from_config(config, attn_implementation="heed")
+
+
 def test_trocr_is_refused():
     heed.torch.register_transformers()
     config = transformers.TrOCRConfig(vocab_size=50, d_model=32, decoder_layers=1, decoder_attention_heads=4)

@@ -1,18 +1,22 @@
 """Which models of Hugging Face transformers run on heed: a small model of every type with random weights, with
 attn_implementation="eager" and then "heed".
 
-    python tests/suites/transformers_families.py [TYPE ...] [--write docs/transformers.md]
+    python tests/suites/transformers_families.py [TYPE ...] [--rows rows.json] [--write docs/transformers.md]
 
 Compared are all outputs (with padding where there is a mask), gradients of all weights, and for those that generate:
 greedy, beams and a static cache. A type is equal, refused (heed says why), different, has no attention through the interface
 (none at all, or code of its own that asks nobody), or was not tried: the small model could not be made or run without
 heed either.
+
+--rows keeps what came of each type in a file, and types that are in it already are not run again: an hour's work can be done
+in parts (--most so many types at a time).
 """
 
 import argparse
 import collections
 import datetime
 import inspect
+import json
 import pathlib
 import re
 import signal
@@ -40,8 +44,10 @@ def stop(*_):
 
 
 def tensors(output):
-    """All that a model returned, by name, caches apart."""
+    """All that a model returned, by name, caches and weights apart: some return those of eager attention unasked."""
     for name, value in output.items():
+        if name.endswith("attentions"):
+            continue
         if isinstance(value, torch.Tensor) and value.is_floating_point():
             yield name, value
         elif isinstance(value, transformers.utils.ModelOutput):  # of a part
@@ -76,7 +82,8 @@ def generated(model, given, **how):
     if model.config.is_encoder_decoder:
         how["decoder_start_token_id"] = 1
     torch.manual_seed(3)
-    return model.generate(**prompt, max_new_tokens=6, min_new_tokens=6, do_sample=False, pad_token_id=0, **how)
+    found = model.generate(**prompt, max_new_tokens=6, min_new_tokens=6, do_sample=False, pad_token_id=0, **how)
+    return found if isinstance(found, torch.Tensor) else found.sequences
 
 
 GENERATION = {"greedy": {}, "beams": {"num_beams": 2}, "static cache": {"cache_implementation": "static"}}
@@ -91,6 +98,13 @@ def differences(expected, got):
         error = float((got[name] - value).abs().max()) / scale if value.numel() else 0.0
         if not error < 2e-3 and not (value.isnan().any() and torch.equal(value.isnan(), got[name].isnan())):
             yield f"{name} by {error:.1g}"
+
+
+def differences_in_double(kind, config, given):
+    """What is left of them once rounding is: some models make much of little."""
+    wide = {name: x.double() if isinstance(x, torch.Tensor) and x.is_floating_point() else x for name, x in given.items()}
+    both = (results(make(kind, config, which).double(), wide) for which in ("eager", "heed"))
+    return list(differences(*both))
 
 
 def compare_generation(eager, ours, given):
@@ -136,7 +150,15 @@ def runnable(model_type, name):
     raise NotImplementedError(why)
 
 
-NO_ATTENTION = "no attention through the interface"
+NO_ATTENTION, NOT_RUN = "no attention through the interface", "not run"
+KINDS = {
+    "equal": "Equal",
+    "refused": "Refused, by name",
+    "different": "Different",
+    NO_ATTENTION: "No attention through the interface",
+    "not tried": "Not tried: the small model could not be made or run without heed either",
+    NOT_RUN: "Not run",
+}
 
 
 def parts_of(config_class):
@@ -164,8 +186,11 @@ def verdict(model_type, name):
     try:
         kind, config, eager, given, expected = runnable(model_type, name)
     except NotImplementedError as error:
-        found = getattr(transformers, name, None)
-        if getattr(found, "config_class", None) is not None and not may_ask(found.config_class):
+        try:
+            config_class = getattr(transformers, name).config_class
+        except (AttributeError, ImportError):
+            config_class = None
+        if config_class is not None and not may_ask(config_class):
             return NO_ATTENTION, "by its source; not run"
         return "not tried", str(error)
     try:
@@ -176,6 +201,10 @@ def verdict(model_type, name):
             return NO_ATTENTION, "refused by name"
         return "refused", str(error).partition(", got ")[2] or str(error)
     wrong = list(differences(expected, got))
+    if wrong and any(bool(x.isnan().any()) for x in expected.values()):
+        return "not tried", "eager attention gives NaN"
+    if wrong:
+        wrong = differences_in_double(kind, config, given)
     if not counted.calls and not wrong:
         return NO_ATTENTION, "ran, and heed was not called"
     what = ["outputs", "gradients"]
@@ -205,13 +234,14 @@ def reason(error):
         return "a package that is not installed"
     if re.search("missing|specify|inputs are|NoneType|unexpected keyword", error):
         return "other inputs than text, an image or sound, or settings without a default"
-    return error if error.startswith("took") else "a small configuration does not fit together"
+    return error if error.startswith(("took", "eager")) else "a small configuration does not fit together"
 
 
 def page(rows):
     by = collections.defaultdict(list)
     for model_type, (kind, what) in rows.items():
         by[kind].append((model_type, what))
+    by[NOT_RUN] = [(model_type, "left out of this run") for model_type, _ in classes() if model_type not in rows]
     lines = [
         "# Models of transformers on heed",
         "",
@@ -222,16 +252,9 @@ def page(rows):
         "",
         "| | types |",
         "| --- | --- |",
-        *(f"| {kind} | {len(by[kind])} |" for kind in ("equal", "refused", "different", NO_ATTENTION, "not tried") if by[kind]),
+        *(f"| {kind} | {len(by[kind])} |" for kind in KINDS if by[kind]),
     ]
-    titles = {
-        "equal": "Equal",
-        "refused": "Refused, by name",
-        "different": "Different",
-        NO_ATTENTION: "No attention through the interface",
-        "not tried": "Not tried: the small model could not be made or run without heed either",
-    }
-    for kind, title in titles.items():
+    for kind, title in KINDS.items():
         if not by[kind]:
             continue
         lines += ["", f"## {title}", ""]
@@ -243,28 +266,40 @@ def page(rows):
     return "\n".join(lines) + "\n"
 
 
+def tried(model_type, name):
+    """The verdict, within a time, and whatever else a model may do."""
+    signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS)
+    try:
+        return verdict(model_type, name)
+    except TookTooLong:
+        return "not tried", f"took more than {CPU_SECONDS} seconds"
+    except Exception as error:  # noqa: BLE001
+        return "different", f"{type(error).__name__}: {error}"[:300]
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("types", nargs="*")
+    parser.add_argument("--rows", type=pathlib.Path)
+    parser.add_argument("--most", type=int)
     parser.add_argument("--write", type=pathlib.Path)
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
     transformers.logging.set_verbosity(transformers.logging.CRITICAL)
     transformers.AttentionInterface.register(heed.torch.register_transformers(), counted)
     signal.signal(signal.SIGPROF, stop)
-    rows = {}
-    for model_type, name in classes():
-        if not arguments.types or model_type in arguments.types:
-            signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS)
-            try:
-                rows[model_type] = verdict(model_type, name)
-            except TookTooLong:
-                rows[model_type] = ("not tried", f"took more than {CPU_SECONDS} seconds")
-            except Exception as error:  # noqa: BLE001
-                rows[model_type] = ("different", f"{type(error).__name__}: {error}"[:300])
-            print(model_type, *rows[model_type], flush=True)
+    kept = arguments.rows is not None and arguments.rows.exists()
+    rows = json.loads(arguments.rows.read_text()) if kept else {}
+    wanted = [(t, name) for t, name in classes() if t not in rows and (not arguments.types or t in arguments.types)]
+    for model_type, name in wanted[: arguments.most]:
+        rows[model_type] = tried(model_type, name)
+        print(model_type, *rows[model_type], flush=True)
+        if arguments.rows:
+            arguments.rows.write_text(json.dumps(rows, indent=0))
     if arguments.write:
-        arguments.write.write_text(page(rows))
+        arguments.write.write_text(page(dict(sorted(rows.items()))))
     return 1 if any(kind == "different" for kind, _ in rows.values()) else 0
 
 

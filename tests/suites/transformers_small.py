@@ -25,6 +25,7 @@ SMALL = {
     r"n_groups": 1,
     r"(num_experts|num_local_experts|n_routed_experts|moe_num_experts)": 4,
     r"(num_experts_per_tok|num_experts_per_token|top_k|moe_k|moe_top_k)": 2,
+    r"num_kv_shared_layers": 0,
     r"sliding_window": 8,
     r"image_size": 32,
     r"patch_size": 8,
@@ -88,6 +89,7 @@ PYRAMID = {
 VIT = {"num_hidden_layers": 2, "out_features": ["stage1", "stage2"], "window_block_indices": [0], "num_windows": 4}
 # Half of a head turns, by positions of three kinds.
 HALF_TURNED = {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5, "mrope_section": [1, 1, 2]}
+TURNED = {"rope_type": "default", "rope_theta": 1e4}
 MIXED = ["linear_attention", "full_attention"]
 # What the configuration of a type needs beside, of its parts by their names.
 SETTINGS = {
@@ -140,6 +142,13 @@ SETTINGS = {
     "t5gemma2_encoder": {"text_config": {"dropout_rate": 0.0}},
     "unlimited_ocr": {"text_config": {"num_key_value_heads": 4}},
     "chameleon": {"vocabulary_map": {"<image>": 95, "IMGIMGA": 94}},
+    "cosmos3_edge_text": {"head_dim": 16},
+    "cosmos3_edge": {"text_config": {"head_dim": 16}},
+    "esmc": {"num_key_value_heads": 4, "vocab_size": 96},
+    "fun_asr_nano": {"adaptor_config": {"intermediate_size": 16}},
+    "gemma4_assistant": {"text_config": {"hidden_size_per_layer_input": 0}},
+    "cohere_compass_text": {"rope_parameters": {"full_attention": TURNED, "sliding_attention": TURNED}},
+    "cohere_compass": {"text_config": {"rope_parameters": {"full_attention": TURNED, "sliding_attention": TURNED}}},
     "helium": {"head_dim": 16, "num_attention_heads": 4, "num_key_value_heads": 2},
 }
 
@@ -177,7 +186,7 @@ def small_arguments(config, way):
             kept = getattr(value, "out_features", None)
             if kept and "num_hidden_layers" not in arguments[name]:  # stages of a convolution, not layers
                 arguments[name]["out_features"] = kept
-        elif name == "rope_parameters" and isinstance(value, dict) and turns_by_axes(config) and FEW not in way:
+        elif name == "rope_parameters" and isinstance(value, dict) and value and turns_by_axes(config) and FEW not in way:
             arguments[name] = {**value, "mrope_section": [2, 3, 3]}
         elif value is None and name in MISSING and FEW not in way:
             arguments[name] = MISSING[name]
@@ -349,6 +358,10 @@ INPUTS = {
         "prompt_masks": square(config.image_size[1], 2),
     },
     "xmod": lambda config: {"lang_ids": torch.zeros(2, dtype=torch.int64)},
+    "gemma4_audio": lambda config: {
+        "input_features": torch.randn(2, 40, 128),
+        "attention_mask": torch.ones(2, 40, dtype=torch.bool),
+    },
     "audioflamingo3_encoder": heard,
     "fun_asr_nano_encoder": heard,
     "qwen3_asr_encoder": heard,
@@ -374,7 +387,9 @@ def image(config, turned):
 
 def sound(config, turned):
     """Features as Whisper has them; the other way round where `turned`."""
-    bins = next((getattr(config, x) for x in ("num_mel_bins", "input_feat_per_channel", "input_dim") if hasattr(config, x)), 80)
+    parts = (config, *(getattr(config, x, None) for x in ("audio_config", "encoder_config")))
+    names = ("num_mel_bins", "input_feat_per_channel", "input_dim")
+    bins = next((getattr(part, x) for part in parts for x in names if hasattr(part, x)), 80)
     features = torch.randn(2, bins, min(200, 2 * getattr(config, "max_source_positions", 50)))
     return features.transpose(1, 2) if turned else features
 

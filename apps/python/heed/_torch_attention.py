@@ -11,8 +11,9 @@ from torch.nn.attention.bias import CausalBias, CausalVariant
 
 from . import _core
 from ._core import Error
-from ._torch_op import attend_backward_in_graph, attend_in_graph, is_watched, needs_operator
+from ._torch_op import attend_backward_in_graph, attend_in_graph, is_special, is_watched, needs_operator
 
+_exact_types = frozenset((torch.Tensor, torch.nn.Parameter))
 _is_mapped = torch._C._functorch.is_legacy_batchedtensor
 
 
@@ -77,8 +78,10 @@ class Attend(torch.autograd.Function):
             **options,
             out=out[0] if out else None,  # in a tuple, autograd does not take it for an input
         )
-        ctx.save_for_backward(q, k, v, out, lse, bias, alibi_slopes, sinks)
-        ctx.options = options
+        # Masks and lengths too, so that PyTorch sees who writes into them before the way back.
+        ctx.said = tuple(name for name, x in options.items() if isinstance(x, torch.Tensor))
+        ctx.save_for_backward(q, k, v, out, lse, bias, alibi_slopes, sinks, *(options[name] for name in ctx.said))
+        ctx.options = {name: x for name, x in options.items() if name not in ctx.said} if ctx.said else options
         ctx.set_materialize_grads(False)
         return out, lse
 
@@ -87,23 +90,25 @@ class Attend(torch.autograd.Function):
         if dout is None and dlse is None:
             return (None,) * 8
         with torch.no_grad():
+            saved = ctx.saved_tensors  # once: with activation checkpoints they are gone afterwards
             # Gradients of many dout at once (is_grads_batched) are a transform over this call.
             mapped = any(x is not None and _is_mapped(x) for x in (dout, dlse))
-            gradients = (Attend.mapped_gradients if mapped else Attend.gradients)(ctx, dout, dlse)
-        return *differentiated_once("attend", gradients, (*ctx.saved_tensors, dout, dlse)), None, None
+            gradients = (Attend.mapped_gradients if mapped else Attend.gradients)(ctx, saved, dout, dlse)
+        return *differentiated_once("attend", gradients, (*saved, dout, dlse)), None, None
 
     @staticmethod
-    def mapped_gradients(ctx, dout, dlse):  # type: ignore[no-untyped-def]
-        q, k, v, out, lse, bias, alibi_slopes, sinks = ctx.saved_tensors
-        given = {**ctx.options, "bias": bias, "alibi_slopes": alibi_slopes, "sinks": sinks}
+    def mapped_gradients(ctx, saved, dout, dlse):  # type: ignore[no-untyped-def]
+        q, k, v, out, lse, bias, alibi_slopes, sinks, *said = saved
+        options = {**ctx.options, **dict(zip(ctx.said, said))}
+        given = {**options, "bias": bias, "alibi_slopes": alibi_slopes, "sinks": sinks}
         needs = [bool(need) for need in ctx.needs_input_grad[3:6]]
         *main, dbias, dslopes, dsinks = attend_backward_in_graph(dout, dlse, q, k, v, out, lse, needs, given)
         small = (x if need else None for x, need in zip((dbias, dslopes, dsinks), needs))
         return *main, *small
 
     @staticmethod
-    def gradients(ctx, dout, dlse):  # type: ignore[no-untyped-def]
-        q, k, v, out, lse, bias, alibi_slopes, sinks = ctx.saved_tensors
+    def gradients(ctx, saved, dout, dlse):  # type: ignore[no-untyped-def]
+        q, k, v, out, lse, bias, alibi_slopes, sinks, *said = saved
         if dout is None:
             dout = out.new_zeros(()).expand(out.shape)
         needs = ctx.needs_input_grad
@@ -122,6 +127,7 @@ class Attend(torch.autograd.Function):
             dalibi_slopes=needs[4],
             dsinks=needs[5],
             **ctx.options,
+            **dict(zip(ctx.said, said)),
         )
         dbias = g.dbias.to(bias.dtype) if needs[3] else None
         dslopes = g.dalibi_slopes.to(alibi_slopes.dtype) if needs[4] else None
@@ -302,8 +308,19 @@ def scaled_dot_product_attention(
     >>> heed.torch.scaled_dot_product_attention(x, x, x, is_causal=True).shape
     torch.Size([2, 3, 5, 4])
     """
-    if type(query) is NestedTensor:
-        return _packed(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+    special = False
+    if not (type(query) in _exact_types and type(key) in _exact_types and type(value) in _exact_types):
+        if type(query) is NestedTensor:
+            return _packed(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+        tensors = (query, key, value)
+        if not all(isinstance(x, torch.Tensor) for x in tensors):
+            if torch.overrides.has_torch_function(tensors):  # those of a tracer (torch.fx)
+                options = {"attn_mask": attn_mask, "dropout_p": dropout_p, "is_causal": is_causal, "scale": scale}
+                here: Any = scaled_dot_product_attention
+                return torch.overrides.handle_torch_function(here, tensors, *tensors, **options, enable_gqa=enable_gqa)
+            names = ", ".join(type(x).__name__ for x in tensors)
+            raise TypeError(f"[scaled_dot_product_attention] query, key, value: expected tensors, got {names}")
+        special = any(map(is_special, tensors))
     watched = is_watched()
     if not watched and not (query.numel() and value.numel()) and 0 in query.shape[:-2]:
         return query.matmul(key.mT).matmul(value)  # no heads, or no batch: nothing
@@ -311,7 +328,7 @@ def scaled_dot_product_attention(
         given: dict[str, Any] = {"attn_mask": attn_mask, "dropout_p": dropout_p, "is_causal": is_causal, "scale": scale}
         wide = _with_columns(query, key, value, given)
         return scaled_dot_product_attention(*wide, **given, enable_gqa=enable_gqa)[..., : value.shape[-1]]
-    if attn_mask is None and not dropout_p and not watched and not query.is_meta:
+    if attn_mask is None and not dropout_p and not watched and not special and not query.is_meta:
         out = _core._plain_attention(query, key, value, is_causal, scale, enable_gqa)
         if out is not None:
             return out
@@ -333,7 +350,7 @@ def scaled_dot_product_attention(
     if attn_mask is not None and is_causal:
         raise Error(
             "[scaled_dot_product_attention] attn_mask: expected None where is_causal is set, got a tensor: "
-            "Explicit attn_mask should not be set when is_causal=True"
+            "_scaled_dot_product_attention: Explicit attn_mask should not be set when is_causal=True"
         )
     if not 0.0 <= dropout_p <= 1.0:
         raise Error(f"[scaled_dot_product_attention] dropout_p: expected a number from 0 to 1, got {dropout_p}")

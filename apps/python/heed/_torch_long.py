@@ -77,12 +77,13 @@ class LinearAttend(torch.autograd.Function):
     @staticmethod
     def backward(ctx, dout, ds, dz=None):  # type: ignore[no-untyped-def]
         with torch.no_grad():
-            gradients = LinearAttend.gradients(ctx, dout, ds, dz)
-        return *differentiated_once("linear_attention", gradients, (*ctx.saved_tensors, dout, ds, dz)), None
+            saved = ctx.saved_tensors  # once: with activation checkpoints they are gone afterwards
+            gradients = LinearAttend.gradients(ctx, saved, dout, ds, dz)
+        return *differentiated_once("linear_attention", gradients, (*saved, dout, ds, dz)), None
 
     @staticmethod
-    def gradients(ctx, dout, ds, dz):  # type: ignore[no-untyped-def]
-        q, k, v, s, z, decay, log_decay, beta = ctx.saved_tensors
+    def gradients(ctx, saved, dout, ds, dz):  # type: ignore[no-untyped-def]
+        q, k, v, s, z, decay, log_decay, beta = saved
         if dout is None:
             shape = (q.shape[0], q.shape[1], q.shape[2], v.shape[3])
             dout = q.new_zeros(()).expand(shape)
@@ -169,13 +170,13 @@ class InfiniAttend(torch.autograd.Function):
     @staticmethod
     def backward(ctx, dout, dm, dz):  # type: ignore[no-untyped-def]
         with torch.no_grad():
-            gradients = InfiniAttend.gradients(ctx, dout, dm, dz)
-        inputs = (*ctx.saved_tensors, dout, dm, dz)
-        return *differentiated_once("infini_attention", gradients, inputs), None, None, None
+            saved = ctx.saved_tensors
+            gradients = InfiniAttend.gradients(ctx, saved, dout, dm, dz)
+        return *differentiated_once("infini_attention", gradients, (*saved, dout, dm, dz)), None, None, None
 
     @staticmethod
-    def gradients(ctx, dout, dm, dz):  # type: ignore[no-untyped-def]
-        q, k, v, gates, memory_q, memory_k, sinks, alibi_slopes = ctx.saved_tensors
+    def gradients(ctx, saved, dout, dm, dz):  # type: ignore[no-untyped-def]
+        q, k, v, gates, memory_q, memory_k, sinks, alibi_slopes = saved
         if dout is None:
             dout = q.new_zeros(()).expand(q.shape[0], q.shape[1], q.shape[2], v.shape[3])
         needs = ctx.needs_input_grad

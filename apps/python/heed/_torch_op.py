@@ -19,13 +19,15 @@ _TENSORS = (
 _OPTIONS = (
     ", ".join(f"Tensor? {name}=None" for name in _TENSORS)
     + ", bool causal=False, bool top_left=False, int left=-1, int right=-1, float? scale=None, float softcap=0.0, "
-    "float dropout=0.0, int dropout_offset=0, str pattern='', str kernel=''"
+    "float dropout=0.0, int dropout_offset=0, str pattern='', str kernel_name=''"
 )
-_NAMES = (*_TENSORS, *"causal top_left left right scale softcap dropout dropout_offset pattern kernel".split())
+# PyTorch's code generator has a `kernel` of its own among the arguments, so that here it is kernel_name.
+_NAMES = (*_TENSORS, *"causal top_left left right scale softcap dropout dropout_offset pattern kernel_name".split())
 
 _dispatch_modes = torch._C._len_torch_dispatch_stack
 _tracing_state = torch._C._get_tracing_state
 _transforms = torch._C._functorch.peek_interpreter_stack
+_functionalize = torch._C._functorch.TransformType.Functionalize
 _is_compiling = torch.compiler.is_compiling
 _plain_types = frozenset((torch.Tensor, torch.nn.Parameter, type(None)))
 
@@ -42,15 +44,18 @@ def is_watched() -> bool:
     )
 
 
+def _decides(kind: type) -> bool:
+    """Does a class of tensors say itself what operators do?"""
+    own = kind.__mro__[: kind.__mro__.index(torch.Tensor)]
+    return any(name in vars(base) for base in own for name in ("__torch_dispatch__", "__torch_function__"))
+
+
 def is_special(tensor: Any) -> bool:
-    """Of a class that decides itself what operators do."""
+    """Of a class that decides itself what operators do, be it only that results are of the class as well."""
     kind = type(tensor)
     if kind in _plain_types or not isinstance(tensor, torch.Tensor):
         return False
-    return (
-        kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
-        or kind.__torch_function__ is not torch.Tensor.__torch_function__
-    )
+    return _decides(kind) or kind.__torch_function__ is not torch._C._disabled_torch_function_impl
 
 
 def needs_operator(*tensors: Any) -> bool:
@@ -81,7 +86,7 @@ def require_plain(function: str, *tensors: Any) -> None:
         )
     refuse_tangents(function, *tensors)
     for tensor in tensors:
-        if is_special(tensor):
+        if isinstance(tensor, torch.Tensor) and type(tensor) not in _plain_types and _decides(type(tensor)):
             raise Error(f"[{function}] tensors: expected plain ones, got {type(tensor).__name__}")
 
 
@@ -110,6 +115,7 @@ def operator_options(options: dict[str, Any]) -> dict[str, Any]:
     seed = given.pop("seed", None)
     if seed is not None:
         result["seed"] = seed if isinstance(seed, torch.Tensor) else torch.tensor(seed, dtype=torch.int64)
+    result["kernel_name"] = given.pop("kernel", "")
     for name, value in given.items():
         if name not in _NAMES:
             raise TypeError(f"attend() got an unexpected keyword argument '{name}'")
@@ -121,7 +127,7 @@ def _pad(values: Sequence[Any]) -> list[Any]:
     """Values that the schema has defaults for are left out of some calls."""
     defaults: dict[str, Any] = {
         "causal": False, "top_left": False, "left": -1, "right": -1, "softcap": 0.0, "dropout": 0.0,
-        "dropout_offset": 0, "pattern": "", "kernel": "",
+        "dropout_offset": 0, "pattern": "", "kernel_name": "",
     }  # fmt: skip
     return [*values, *(defaults.get(name) for name in _NAMES[len(values) :])]
 
@@ -129,7 +135,7 @@ def _pad(values: Sequence[Any]) -> list[Any]:
 def _library_options(values: Sequence[Any]) -> dict[str, Any]:
     """The way back."""
     given = dict(zip(_NAMES, _pad(values)))
-    seed = given.pop("seed")
+    seed, given["kernel"] = given.pop("seed"), given.pop("kernel_name")
     options = {name: value for name, value in given.items() if value is not None and value != ""}
     options["align"] = "top_left" if options.pop("top_left") else "bottom_right"
     options["window"] = (options.pop("left"), options.pop("right"))
@@ -313,6 +319,7 @@ def attend_in_graph(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, options: 
     """(out, lse) through the operator; `options` as heed.attend takes them."""
     if not _is_compiling():
         refuse_tangents("attend", q, k, v, *options.values())
-        if _transforms() is not None:
+        transform = _transforms()
+        if transform is not None and transform.key() != _functionalize:
             return Transformed.apply(q, k, v, *_in_order(options))
     return torch.ops.heed.attend(q, k, v, **operator_options(options))

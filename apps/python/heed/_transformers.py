@@ -261,33 +261,44 @@ def _attention_of_its_own(model: type) -> list[str]:
         is_layer = inspect.isclass(value) and issubclass(value, torch.nn.Module) and value.__module__ == module.__name__
         if is_layer and re.search("Attention|Attn", name):
             source = inspect.getsource(value)
-            if re.search(r"softmax\(", source, re.IGNORECASE) and "get_interface" not in source:
+            if re.search(r"softmax\(|MultiheadAttention\(", source, re.IGNORECASE) and "get_interface" not in source:
                 found.append(name)
     return found
 
 
-def _has_no_attention(model: type) -> bool:
-    """A convolution, say, as the backbone of a detector: no layer of its module is attention, nothing there is
-    normalised over keys, and no mask would reach it."""
+def _leaves_attention_to_parts(model: type) -> bool:
+    """No layer of its module is attention, and nothing there is normalised over keys. So it has none (a convolution,
+    say, as the backbone of a detector), and no mask would reach it; or it puts models together that are asked
+    themselves (an encoder and a decoder), and says of these that they may be exchanged."""
     module = sys.modules[model.__module__]
-    layers = (name for name, value in vars(module).items() if inspect.isclass(value) and issubclass(value, torch.nn.Module))
-    return (
-        not any(re.search("Attention|Attn", name) for name in layers)
-        and not re.search("softmax|get_interface", inspect.getsource(module), re.IGNORECASE)
-        and "attention_mask" not in inspect.signature(model.forward).parameters
-    )
+    classes = ((name, value) for name, value in vars(module).items() if inspect.isclass(value))
+    layers = (name for name, value in classes if issubclass(value, torch.nn.Module))
+    if any(re.search("Attention|Attn", name) for name in layers):
+        return False
+    source = inspect.getsource(module)
+    if getattr(model, "_supports_sdpa", False) and "get_interface" not in source:
+        return True
+    takes_a_mask = "attention_mask" in inspect.signature(model.forward).parameters
+    return not re.search("softmax|get_interface", source, re.IGNORECASE) and not takes_a_mask
+
+
+def _denies_it(model: type) -> bool:
+    """Does its class say that no other attention fits it? Many say nothing of it, as their attention does not mind."""
+    from transformers import PreTrainedModel
+
+    says = (vars(base).get("_supports_sdpa") for base in model.__mro__ if base is not PreTrainedModel)
+    return next((said for said in says if said is not None), None) is False
 
 
 def check_model(model: type) -> None:
     """Throws Error, naming the model, where its attention would not be heed's or would get masks that it does not
-    expect: it has to declare _supports_attention_backend, or (as T5, BART and others that do not) to support sdpa by
-    asking transformers' AttentionInterface for the function, in all of its layers. One without attention is no mistake: it
-    is a part of others."""
-    if getattr(model, "_supports_attention_backend", False) or _has_no_attention(model):
+    expect: it has to declare _supports_attention_backend, or to ask transformers' AttentionInterface for the function
+    in all of its layers, or to have no attention beside that of its parts."""
+    if getattr(model, "_supports_attention_backend", False) or _leaves_attention_to_parts(model):
         return
-    asks = "get_interface" in inspect.getsource(sys.modules[model.__module__])
     own = _attention_of_its_own(model)
-    if asks and not own and getattr(model, "_supports_sdpa", False):
+    asks = "get_interface" in inspect.getsource(sys.modules[model.__module__])
+    if asks and not own and not _denies_it(model):
         return
     why = f"code of its own in {', '.join(own)}" if own else "no _supports_attention_backend"
     raise Error(
