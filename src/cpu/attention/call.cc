@@ -190,11 +190,7 @@ Split split_forward(const Call& c, const Sequence& s) {
     const std::int64_t tasks = split.row_blocks * c.kv_heads;
     // Not for a prompt that goes into a cache: in whatever chunks of whole tiles it comes, its bits are the same.
     const bool may_cut = c.pages == nullptr || rows < most_rows;
-    // Nor where eight heads have little to read each: merging would take as long as it saves.
-    constexpr std::int64_t few_tasks = 8, much_to_read = std::int64_t{1} << 18;
-    const bool worth_merging =
-        tasks < few_tasks || rows >= most_rows || s.keys * (c.head_size + c.value_size) >= much_to_read;
-    if (may_cut && worth_merging && tasks < enough_tasks && s.keys >= 2 * least_keys) {
+    if (may_cut && tasks < enough_tasks && s.keys >= 2 * least_keys) {
         split.key_parts = std::min((enough_tasks + tasks - 1) / tasks, s.keys / least_keys);
     }
     split.part_keys = (s.keys + split.key_parts - 1) / split.key_parts;
