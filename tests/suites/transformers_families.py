@@ -157,7 +157,7 @@ KINDS = {
     "different": "Different",
     NO_ATTENTION: "No attention through the interface",
     "not tried": "Not tried: the small model could not be made or run without heed either",
-    NOT_RUN: "Not run",
+    NOT_RUN: "Not run this time, and what was said before",
 }
 
 
@@ -237,11 +237,26 @@ def reason(error):
     return error if error.startswith(("took", "eager")) else "a small configuration does not fit together"
 
 
-def page(rows):
+def said_before(text):
+    """What an earlier page says of each type, and when it was made."""
+    made = " ".join(re.findall(r"transformers [\d.]+|\d{4}-\d\d-\d\d", text.partition("| |")[0]))
+    said = {}
+    for section in text.split("\n## ")[1:]:
+        title, _, body = section.partition("\n")
+        for bullet in re.split(r"^- ", body, flags=re.M)[1:]:
+            what, _, names = " ".join(bullet.split()).rpartition(": ")
+            verdict = title.partition(",")[0].partition(":")[0].lower()
+            said.update(dict.fromkeys(names.split(", "), f"{made}: {verdict}" + (f" ({what})" if verdict == "equal" else "")))
+    return said
+
+
+def page(rows, before=""):
     by = collections.defaultdict(list)
     for model_type, (kind, what) in rows.items():
         by[kind].append((model_type, what))
-    by[NOT_RUN] = [(model_type, "left out of this run") for model_type, _ in classes() if model_type not in rows]
+    earlier = said_before(before)
+    left_out = [model_type for model_type, _ in classes() if model_type not in rows]
+    by[NOT_RUN] = [(model_type, earlier.get(model_type, "never")) for model_type in left_out]
     lines = [
         "# Models of transformers on heed",
         "",
@@ -299,7 +314,8 @@ def main():
         if arguments.rows:
             arguments.rows.write_text(json.dumps(rows, indent=0))
     if arguments.write:
-        arguments.write.write_text(page(dict(sorted(rows.items()))))
+        before = arguments.write.read_text() if arguments.write.exists() else ""
+        arguments.write.write_text(page(dict(sorted(rows.items())), before))
     return 1 if any(kind == "different" for kind, _ in rows.values()) else 0
 
 
