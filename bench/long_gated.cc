@@ -84,7 +84,7 @@ void gated_against_length(Context& context, const LongSettings& settings) {
         }
         GatedSequence& middle = *sequences[1];
         bodies.push_back([&, options = middle.options(kind)] {
-            linear_attend_backward(context, middle.q, middle.k, middle.v, middle.v,
+            linear_attend_backward(context, {.q = middle.q, .k = middle.k, .v = middle.v, .dout = middle.v},
                                    {.dq = middle.dq, .dk = middle.dk, .dv = middle.dv}, options);
         });
         const std::vector<std::vector<double>> seconds = interleaved(settings, bodies);

@@ -127,7 +127,8 @@ void linear_against_peak(Context& context, const LongSettings& settings) {
                 if (decays) { options.decay = decay; }
                 if (backward) {
                     bodies.push_back([&, options] {
-                        linear_attend_backward(context, s.q, s.k, s.v, s.v, {.dq = dq, .dk = dk, .dv = dv}, options);
+                        linear_attend_backward(context, {.q = s.q, .k = s.k, .v = s.v, .dout = s.v},
+                                               {.dq = dq, .dk = dk, .dv = dv}, options);
                     });
                 } else {
                     bodies.push_back([&, options] { linear_attend(context, s.q, s.k, s.v, out, options); });

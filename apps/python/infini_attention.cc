@@ -76,8 +76,10 @@ nb::object infini_attend_backward_(nb::handle q, nb::handle k, nb::handle v, nb:
     Context& team = choose_context(f, own.context);
     without_gil([&] {
         const Guard alone({&before});
-        infini_attend_backward(team, queries, keys, values, gate, upstream, gradients, before, own.options,
-                               {upstream_m, upstream_z});
+        infini_attend_backward(
+            team,
+            {.q = queries, .k = keys, .v = values, .gates = gate, .dout = upstream, .after = {upstream_m, upstream_z}},
+            gradients, before, own.options);
     });
     return result_type("InfiniGradients")(rq.object, rk.object, rv.object, rmq.object, rmk.object, rgates.object,
                                           rsinks.object, rslopes.object, rm.object, rz.object);

@@ -87,8 +87,10 @@ nb::object linear_attend_(nb::handle q, nb::handle k, nb::handle v, const nb::kw
                                       {queries.extent(0), queries.extent(1), queries.extent(2), values.extent(3)});
     const StateResults after(own, "final", final, q, queries, values, keys.extent(1));
     Context& team = choose_context(f, own.context);
-    without_gil(
-        [&] { linear_attend(team, queries, keys, values, result.view(), own.options, before.view(), after.view()); });
+    without_gil([&] {
+        linear_attend(team, queries, keys, values, {.out = result.view(), .final = after.view()}, own.options,
+                      before.view());
+    });
     return after.s ? nb::make_tuple(result.object, after.object()) : result.object;
 }
 
@@ -138,8 +140,10 @@ nb::object linear_attend_backward_(nb::handle q, nb::handle k, nb::handle v, nb:
                                              rdecay.view(), rlog.view(), rbeta.view()};
     Context& team = choose_context(f, own.context);
     without_gil([&] {
-        linear_attend_backward(team, queries, keys, values, upstream, gradients, own.options, before.view(),
-                               after.view());
+        linear_attend_backward(
+            team,
+            {.q = queries, .k = keys, .v = values, .initial = before.view(), .dout = upstream, .dfinal = after.view()},
+            gradients, own.options);
     });
     return result_type("LinearGradients")(rq.object, rk.object, rv.object, rstate.object(), rdecay.object, rlog.object,
                                           rbeta.object);

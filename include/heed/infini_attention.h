@@ -77,6 +77,23 @@ struct HEED_API InfiniMemory {
 HEED_API void infini_attend(Context& context, const View& q, const View& k, const View& v, const View& gates,
                             const MutableView& out, InfiniMemory& memory, const InfiniOptions& options = {});
 
+/// A gradient for the memory behind the call, each part optional: dm [B,G,D,E], dz [B,G,D], f32 or f64.
+struct InfiniMemoryGradient {
+    View dm{};
+    View dz{};
+};
+
+/// What infini_attend_backward reads beside the memory: what infini_attend was given, and the gradients of what it
+/// gave.
+struct InfiniBackwardInputs {
+    View q{};
+    View k{};
+    View v{};
+    View gates{};
+    View dout{};                   ///< [B,H,T,E], in the type of q or f32
+    InfiniMemoryGradient after{};  ///< optional
+};
+
 /// Where infini_attend_backward writes. dq, dk and dv are needed, in the shapes of q, k, v and their type or f32;
 /// dmemory_q and dmemory_k where memory_q and memory_k are given; the rest on request.
 struct InfiniGradients {
@@ -92,18 +109,15 @@ struct InfiniGradients {
     MutableView dz{};             ///< [B,G,D]
 };
 
-/// A gradient for the memory behind the call, each part optional: dm [B,G,D,E], dz [B,G,D], f32 or f64.
-struct InfiniMemoryGradient {
-    View dm{};
-    View dz{};
-};
-
 /// Gradients of sum(dout * out), and of sum(dm * m) + sum(dz * z) of the memory behind the call. `before` is the
 /// memory that the forward call was given (a clone of it, as that call moved it on); it must not hold pending tokens,
 /// so training calls are whole segments, but for the last. Nothing else of the forward pass is needed: it is run again,
-/// segment by segment. dout [B,H,T,E] has the type of q or f32.
-HEED_API void infini_attend_backward(Context& context, const View& q, const View& k, const View& v, const View& gates,
-                                     const View& dout, const InfiniGradients& gradients, const InfiniMemory& before,
-                                     const InfiniOptions& options = {}, const InfiniMemoryGradient& after = {});
+/// segment by segment.
+///
+///     heed::infini_attend_backward(context, {.q = q, .k = k, .v = v, .gates = gates, .dout = dout},
+///                                  {.dq = dq, .dk = dk, .dv = dv}, before, options);
+HEED_API void infini_attend_backward(Context& context, const InfiniBackwardInputs& inputs,
+                                     const InfiniGradients& gradients, const InfiniMemory& before,
+                                     const InfiniOptions& options = {});
 
 }  // namespace heed

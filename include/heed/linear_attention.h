@@ -118,20 +118,42 @@ struct MutableLinearState {
 /// Number of states N of a call with G key/value heads: as many as decays, log decays or betas have.
 HEED_API std::int64_t linear_states(const LinearAttentionOptions& options, std::int64_t kv_heads);
 
+/// Where linear_attend writes.
+struct LinearAttentionOutputs {
+    MutableView out{};           ///< [B,H,T,E], in the type of q, k, v or f32
+    MutableLinearState final{};  ///< on request: the state behind the last key; may be the memory of the initial one
+};
+
 /// out [B,H,T,E] = linear attention of q [B,H,T,D] over k [B,G,S,D] and v [B,G,S,E]; S = T where causal.
 ///
-/// q, k, v share one of f32, bf16, f16, f64; out has that type or f32. `initial` is what lies before the first key
-/// (absent: nothing), `final` receives the state behind the last; both may be the same memory. A sequence cut into
-/// calls, each given the state of the one before, gives the result of the whole.
-HEED_API void linear_attend(Context& context, const View& q, const View& k, const View& v, const MutableView& out,
-                            const LinearAttentionOptions& options = {}, const LinearState& initial = {},
-                            const MutableLinearState& final = {});
+/// q, k, v share one of f32, bf16, f16, f64. `initial` is what lies before the first key (absent: nothing). A sequence
+/// cut into calls, each given the state of the one before, gives the result of the whole.
+HEED_API void linear_attend(Context& context, const View& q, const View& k, const View& v,
+                            const LinearAttentionOutputs& outputs, const LinearAttentionOptions& options = {},
+                            const LinearState& initial = {});
+
+/// The same where nothing but `out` is wanted.
+inline void linear_attend(Context& context, const View& q, const View& k, const View& v, const MutableView& out,
+                          const LinearAttentionOptions& options = {}, const LinearState& initial = {}) {
+    linear_attend(context, q, k, v, LinearAttentionOutputs{.out = out}, options, initial);
+}
 
 /// One token of decoding: q [B,H,D], k [B,G,D], v [B,G,E], out [B,H,E]. `state` is read and moved on in place; its
 /// cost does not depend on how many tokens came before. Causal, whatever the options say of it; log_decay is [B,N] or
 /// [B,N,F] here and beta [B,N] or [B,N,E].
 HEED_API void linear_attend_step(Context& context, const View& q, const View& k, const View& v, const MutableView& out,
                                  const MutableLinearState& state, const LinearAttentionOptions& options = {});
+
+/// What linear_attend_backward reads: what linear_attend was given, and the gradients of what it gave. Denominators are
+/// computed again, so nothing that the forward pass computed is needed.
+struct LinearAttentionBackwardInputs {
+    View q{};
+    View k{};
+    View v{};
+    LinearState initial{};
+    View dout{};           ///< [B,H,T,E], in the type of q or f32
+    LinearState dfinal{};  ///< of the final state, optional, and so is each of its parts
+};
 
 /// Where linear_attend_backward writes. dq, dk and dv are needed, in the shapes of q, k, v and their type or f32;
 /// the rest on request.
@@ -147,12 +169,11 @@ struct LinearAttentionGradients {
     MutableView dbeta{};       ///< shape of beta, its type, f32 or f64
 };
 
-/// Gradients of sum(dout * out) + sum(dfinal * final). dout [B,H,T,E] has the type of q or f32; `initial` and the
-/// options are those of the forward call; dfinal, the gradient of the final state, is optional (and so is each of its
-/// two parts). Needs nothing else of the forward pass: denominators are computed again.
-HEED_API void linear_attend_backward(Context& context, const View& q, const View& k, const View& v, const View& dout,
+/// Gradients of sum(dout * out) + sum(dfinal * final), with the options that linear_attend was given.
+///
+///     heed::linear_attend_backward(context, {.q = q, .k = k, .v = v, .dout = dout}, {.dq = dq, .dk = dk, .dv = dv});
+HEED_API void linear_attend_backward(Context& context, const LinearAttentionBackwardInputs& inputs,
                                      const LinearAttentionGradients& gradients,
-                                     const LinearAttentionOptions& options = {}, const LinearState& initial = {},
-                                     const LinearState& dfinal = {});
+                                     const LinearAttentionOptions& options = {});
 
 }  // namespace heed

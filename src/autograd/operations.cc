@@ -425,7 +425,8 @@ Value linear_attend(Tape& tape, const Value& q, const Value& k, const Value& v, 
                                                  .dv = place_or_spare(mv, spare_v, s.v),
                                                  .dlog_decay = ml.view(),
                                                  .dbeta = mb.view()};
-        linear_attend_backward(back.context(), s.q, s.k, s.v, g[0].permute({0, 2, 1, 3}), gradients, s.options);
+        linear_attend_backward(back.context(), {.q = s.q, .k = s.k, .v = s.v, .dout = g[0].permute({0, 2, 1, 3})},
+                               gradients, s.options);
     });
     return out;
 }
@@ -463,8 +464,9 @@ Value infini_attend(Tape& tape, const Value& q, const Value& k, const Value& v, 
         }
         gradients.dgates = mg.view();
         const InfiniMemory before;
-        infini_attend_backward(back.context(), s.q, s.k, s.v, s.gates, g[0].permute({0, 2, 1, 3}), gradients, before,
-                               s.options);
+        infini_attend_backward(back.context(),
+                               {.q = s.q, .k = s.k, .v = s.v, .gates = s.gates, .dout = g[0].permute({0, 2, 1, 3})},
+                               gradients, before, s.options);
     });
     return out;
 }

@@ -61,7 +61,7 @@ void cached_linear_attend(Context& context, const CacheBatch& batch, const View&
     Tensor s(DType::f32, {1, c.states, c.features, c.value_size});
     Tensor z = c.normalise ? Tensor(DType::f32, {1, c.states, c.features}) : Tensor();
     const MutableLinearState state{s, z ? z.view() : MutableView()};
-    (void)checked_linear_forward(function, q, k, v, out, options, state, state);
+    (void)checked_linear_forward(function, {q, k, v, state}, {.out = out, .final = state}, options);
     take_states(step);
     // A feature function may throw half-way: then the states are put back.
     std::vector<std::pair<Tensor, Tensor>> before;
@@ -75,7 +75,7 @@ void cached_linear_attend(Context& context, const CacheBatch& batch, const View&
             options.log_decay = of_entry(step, n, given.log_decay);
             options.beta = of_entry(step, n, given.beta);
             linear_attend(context, of_entry(step, n, q), of_entry(step, n, k), of_entry(step, n, v),
-                          of_entry(step, n, out), options, own, own);
+                          {.out = of_entry(step, n, out), .final = own}, options, own);
         }
     } catch (...) {
         std::size_t moved = 0;
@@ -109,7 +109,7 @@ void cached_infini_attend(Context& context, const CacheBatch& batch, const View&
     options.segment = c.segment;
     // Sizes are checked against no memory at all, so that a mistake takes no page.
     const InfiniMemory empty;
-    (void)checked_infini_forward(context, function, q, k, v, gates, out, empty, options);
+    (void)checked_infini_forward(context, function, {q, k, v, gates}, out, empty, options);
     take_states(step);
     for (std::size_t n = 0; n < step.count(); ++n) {
         if (step.queries(n) == 0) { continue; }

@@ -128,7 +128,7 @@ std::size_t InfiniMemory::bytes() const {
 void infini_attend(Context& context, const View& q, const View& k, const View& v, const View& gates,
                    const MutableView& out, InfiniMemory& memory, const InfiniOptions& options) {
     const InfiniProblem p =
-        checked_infini_forward(context, {"infini_attend", context}, q, k, v, gates, out, memory, options);
+        checked_infini_forward(context, {"infini_attend", context}, {q, k, v, gates}, out, memory, options);
     make_room(p, memory);
     ByKernels kernels(context, p, out.dtype());
     for (std::int64_t t = 0; t < p.tokens;) {

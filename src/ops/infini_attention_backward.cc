@@ -195,15 +195,14 @@ private:
 
 }  // namespace
 
-void infini_attend_backward(Context& context, const View& q, const View& k, const View& v, const View& gates,
-                            const View& dout, const InfiniGradients& gradients, const InfiniMemory& before,
-                            const InfiniOptions& options, const InfiniMemoryGradient& after) {
-    const InfiniProblem p = checked_infini_backward(context, {"infini_attend_backward", context}, q, k, v, gates, dout,
-                                                    gradients, before, options, after);
+void infini_attend_backward(Context& context, const InfiniBackwardInputs& inputs, const InfiniGradients& gradients,
+                            const InfiniMemory& before, const InfiniOptions& options) {
+    const InfiniProblem p =
+        checked_infini_backward(context, {"infini_attend_backward", context}, inputs, gradients, before, options);
     if (p.by_reference) {
-        reference::infini_attend_backward(p, dout, gradients, before, after);
+        reference::infini_attend_backward(p, inputs.dout, gradients, before, inputs.after);
     } else {
-        Backward(context, p, dout, gradients, before).run(after);
+        Backward(context, p, inputs.dout, gradients, before).run(inputs.after);
     }
 }
 

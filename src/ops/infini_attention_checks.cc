@@ -133,9 +133,9 @@ struct InfiniChecker {
 
 }  // namespace
 
-InfiniProblem checked_infini_forward(const Context& context, Caller function, const View& q, const View& k,
-                                     const View& v, const View& gates, const MutableView& out,
-                                     const InfiniMemory& memory, const InfiniOptions& options) {
+InfiniProblem checked_infini_forward(const Context& context, Caller function, const InfiniInputs& inputs,
+                                     const MutableView& out, const InfiniMemory& memory, const InfiniOptions& options) {
+    const auto& [q, k, v, gates] = inputs;
     InfiniChecker checker{function, {}, {}};
     checker.numbers(options);
     checker.local(options.local);
@@ -147,10 +147,11 @@ InfiniProblem checked_infini_forward(const Context& context, Caller function, co
     return std::move(checker.problem);
 }
 
-InfiniProblem checked_infini_backward(const Context& context, Caller function, const View& q, const View& k,
-                                      const View& v, const View& gates, const View& dout,
+InfiniProblem checked_infini_backward(const Context& context, Caller function, const InfiniBackwardInputs& inputs,
                                       const InfiniGradients& gradients, const InfiniMemory& before,
-                                      const InfiniOptions& options, const InfiniMemoryGradient& after) {
+                                      const InfiniOptions& options) {
+    const View &q = inputs.q, &k = inputs.k, &v = inputs.v, &dout = inputs.dout;
+    const InfiniMemoryGradient& after = inputs.after;
     InfiniChecker checker{function, {}, {}};
     InfiniProblem& p = checker.problem;
     checker.numbers(options);
@@ -165,7 +166,7 @@ InfiniProblem checked_infini_backward(const Context& context, Caller function, c
     attention.v = v;
     attention.value_size = v.extent(3);
     checker.kernel(context, attention);
-    checker.tensors(attention, gates);
+    checker.tensors(attention, inputs.gates);
     checker.memory(before);
     if (before.pending != 0) {
         heed::refuse(function, "before.pending", "0: calls that end with a segment", std::to_string(before.pending));

@@ -4,13 +4,15 @@
 
 namespace heed {
 
+struct InfiniInputs {
+    View q, k, v, gates;
+};
+
 /// The edge: throws Error, naming `function` and the argument.
-InfiniProblem checked_infini_forward(const Context& context, Caller function, const View& q, const View& k,
-                                     const View& v, const View& gates, const MutableView& out,
-                                     const InfiniMemory& memory, const InfiniOptions& options);
-InfiniProblem checked_infini_backward(const Context& context, Caller function, const View& q, const View& k,
-                                      const View& v, const View& gates, const View& dout,
+InfiniProblem checked_infini_forward(const Context& context, Caller function, const InfiniInputs& inputs,
+                                     const MutableView& out, const InfiniMemory& memory, const InfiniOptions& options);
+InfiniProblem checked_infini_backward(const Context& context, Caller function, const InfiniBackwardInputs& inputs,
                                       const InfiniGradients& gradients, const InfiniMemory& before,
-                                      const InfiniOptions& options, const InfiniMemoryGradient& after);
+                                      const InfiniOptions& options);
 
 }  // namespace heed

@@ -110,10 +110,10 @@ std::int64_t linear_states(const LinearAttentionOptions& options, std::int64_t k
     return kv_heads;
 }
 
-void linear_attend(Context& context, const View& q, const View& k, const View& v, const MutableView& out,
-                   const LinearAttentionOptions& options, const LinearState& initial, const MutableLinearState& final) {
+void linear_attend(Context& context, const View& q, const View& k, const View& v, const LinearAttentionOutputs& outputs,
+                   const LinearAttentionOptions& options, const LinearState& initial) {
     const LinearAttentionProblem problem =
-        checked_linear_forward({"linear_attend", context}, q, k, v, out, options, initial, final);
+        checked_linear_forward({"linear_attend", context}, {q, k, v, initial}, outputs, options);
     if (options.cu_seqlens) { return run_packed_forward(context, "linear_attend", problem); }
     run_forward(context, linear_attention_kernel_list(), {"linear_attend"}, problem);
 }
@@ -132,17 +132,18 @@ void linear_attend_step(Context& context, const View& q, const View& k, const Vi
     with_length_one(function, "out", out);
     const MutableView out4(out.dtype(), out.data(), Shape{out.extent(0), out.extent(1), 1, out.extent(2)},
                            Shape{out.stride(0), out.stride(1), 0, out.stride(2)}, out.device());
-    const LinearAttentionProblem problem = checked_linear_forward(
-        {function, context}, with_length_one(function, "q", q), with_length_one(function, "k", k),
-        with_length_one(function, "v", v), out4, step, state, state);
+    const LinearAttentionProblem problem =
+        checked_linear_forward({function, context},
+                               {with_length_one(function, "q", q), with_length_one(function, "k", k),
+                                with_length_one(function, "v", v), state},
+                               {.out = out4, .final = state}, step);
     run_forward(context, linear_attention_kernel_list(), {function}, problem);
 }
 
-void linear_attend_backward(Context& context, const View& q, const View& k, const View& v, const View& dout,
-                            const LinearAttentionGradients& gradients, const LinearAttentionOptions& options,
-                            const LinearState& initial, const LinearState& dfinal) {
-    const LinearAttentionProblem problem = checked_linear_backward({"linear_attend_backward", context}, q, k, v, dout,
-                                                                   gradients, options, initial, dfinal);
+void linear_attend_backward(Context& context, const LinearAttentionBackwardInputs& inputs,
+                            const LinearAttentionGradients& gradients, const LinearAttentionOptions& options) {
+    const LinearAttentionProblem problem =
+        checked_linear_backward({"linear_attend_backward", context}, inputs, gradients, options);
     if (options.cu_seqlens) { return run_packed_backward(context, "linear_attend_backward", problem); }
     run_backward(context, linear_attention_kernel_list(), {"linear_attend_backward"}, problem);
 }

@@ -21,7 +21,8 @@ struct LinearChecker {
         heed::refuse(function, argument, expected, got);
     }
 
-    void tensors(const View& q, const View& k, const View& v) {
+    void tensors(const LinearAttentionInputs& given) {
+        const auto& [q, k, v, initial] = given;
         check_rank4(function, "q", q);
         check_rank4(function, "k", k);
         check_rank4(function, "v", v);
@@ -50,6 +51,18 @@ struct LinearChecker {
         const Shape values{p.batch, p.kv_heads, p.keys, p.value_size};
         if (!(v.shape() == values)) { refuse("v", to_string(values) + " to go with k", to_string(v.shape())); }
         inputs = {{"q", q}, {"k", k}, {"v", v}};
+        p.initial = initial;
+    }
+
+    /// What both passes are given.
+    void call(const LinearAttentionInputs& given, const LinearAttentionOptions& options) {
+        tensors(given);
+        numbers(options);
+        decay();
+        gates();
+        lengths();
+        packing();
+        state("initial.s", "initial.z", given.initial, true);
     }
 
     void numbers(const LinearAttentionOptions& o) {
@@ -200,42 +213,30 @@ struct LinearChecker {
 
 }  // namespace
 
-LinearAttentionProblem checked_linear_forward(Caller function, const View& q, const View& k, const View& v,
-                                              const MutableView& out, const LinearAttentionOptions& options,
-                                              const LinearState& initial, const MutableLinearState& final) {
+LinearAttentionProblem checked_linear_forward(Caller function, const LinearAttentionInputs& inputs,
+                                              const LinearAttentionOutputs& outputs,
+                                              const LinearAttentionOptions& options) {
     LinearChecker checker{.function = function};
     LinearAttentionProblem& p = checker.problem;
-    checker.tensors(q, k, v);
-    checker.numbers(options);
-    checker.decay();
-    checker.gates();
-    checker.lengths();
-    checker.packing();
-    checker.state("initial.s", "initial.z", initial, true);
-    checker.output("out", out, Shape{p.batch, p.heads, p.queries, p.value_size}, {q.dtype(), DType::f32});
-    checker.state_output("final.s", "final.z", final, initial);
-    p.initial = initial;
-    p.out = out;
-    p.final = final;
+    checker.call(inputs, options);
+    checker.output("out", outputs.out, Shape{p.batch, p.heads, p.queries, p.value_size},
+                   {inputs.q.dtype(), DType::f32});
+    checker.state_output("final.s", "final.z", outputs.final, inputs.initial);
+    p.out = outputs.out;
+    p.final = outputs.final;
     return std::move(p);
 }
 
-LinearAttentionProblem checked_linear_backward(Caller function, const View& q, const View& k, const View& v,
-                                               const View& dout, const LinearAttentionGradients& gradients,
-                                               const LinearAttentionOptions& options, const LinearState& initial,
-                                               const LinearState& dfinal) {
+LinearAttentionProblem checked_linear_backward(Caller function, const LinearAttentionBackwardInputs& inputs,
+                                               const LinearAttentionGradients& gradients,
+                                               const LinearAttentionOptions& options) {
     LinearChecker checker{.function = function};
     LinearAttentionProblem& p = checker.problem;
-    checker.tensors(q, k, v);
-    checker.numbers(options);
+    const auto& [q, k, v, initial, dout, dfinal] = inputs;
+    checker.call({q, k, v, initial}, options);
     if (options.feature == FeatureMap::function && !options.feature_function.backward) {
         heed::refuse(function, "feature_function.backward", "a function", "none");
     }
-    checker.decay();
-    checker.gates();
-    checker.lengths();
-    checker.packing();
-    checker.state("initial.s", "initial.z", initial, true);
     checker.state("dfinal.s", "dfinal.z", dfinal, false);
     const Shape out_shape{p.batch, p.heads, p.queries, p.value_size};
     if (!dout) { heed::refuse(function, "dout", "a tensor of shape " + to_string(out_shape), "none"); }
@@ -257,7 +258,6 @@ LinearAttentionProblem checked_linear_backward(Caller function, const View& q, c
     };
     gate("dlog_decay", gradients.dlog_decay, "log_decay", options.log_decay);
     gate("dbeta", gradients.dbeta, "beta", options.beta);
-    p.initial = initial;
     p.dout = dout;
     p.dfinal = dfinal;
     p.gradients = gradients;

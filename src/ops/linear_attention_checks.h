@@ -4,13 +4,17 @@
 
 namespace heed {
 
+struct LinearAttentionInputs {
+    View q, k, v;
+    LinearState initial;
+};
+
 /// The edge: throws Error, naming `function` and the argument, or returns a problem that kernels can trust.
-LinearAttentionProblem checked_linear_forward(Caller function, const View& q, const View& k, const View& v,
-                                              const MutableView& out, const LinearAttentionOptions& options,
-                                              const LinearState& initial, const MutableLinearState& final);
-LinearAttentionProblem checked_linear_backward(Caller function, const View& q, const View& k, const View& v,
-                                               const View& dout, const LinearAttentionGradients& gradients,
-                                               const LinearAttentionOptions& options, const LinearState& initial,
-                                               const LinearState& dfinal);
+LinearAttentionProblem checked_linear_forward(Caller function, const LinearAttentionInputs& inputs,
+                                              const LinearAttentionOutputs& outputs,
+                                              const LinearAttentionOptions& options);
+LinearAttentionProblem checked_linear_backward(Caller function, const LinearAttentionBackwardInputs& inputs,
+                                               const LinearAttentionGradients& gradients,
+                                               const LinearAttentionOptions& options);
 
 }  // namespace heed

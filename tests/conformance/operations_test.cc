@@ -149,11 +149,8 @@ void add_linear_attention(std::vector<Operation>& all) {
                            {q, k, k, q},
                            {q, k, k},
                            [=](Context& c, const Views& in, const Targets& out) {
-                               LinearAttentionGradients gradients;
-                               gradients.dq = out[0];
-                               gradients.dk = out[1];
-                               gradients.dv = out[2];
-                               linear_attend_backward(c, in[0], in[1], in[2], in[3], gradients, {.causal = causal});
+                               linear_attend_backward(c, {.q = in[0], .k = in[1], .v = in[2], .dout = in[3]},
+                                                      {.dq = out[0], .dk = out[1], .dv = out[2]}, {.causal = causal});
                            },
                            2048});
         }
@@ -226,7 +223,8 @@ void add_gated_linear_attention(std::vector<Operation>& all) {
                                {q, k, k, states},
                                {q, states},
                                [=](Context& c, const Views& in, const Targets& out) {
-                                   linear_attend(c, in[0], in[1], in[2], out[0], options, {in[3], {}}, {out[1], {}});
+                                   linear_attend(c, in[0], in[1], in[2], {.out = out[0], .final = {out[1], {}}},
+                                                 options, {in[3], {}});
                                    (void)gates;
                                },
                                512,
@@ -239,8 +237,14 @@ void add_gated_linear_attention(std::vector<Operation>& all) {
                      [=](Context& c, const Views& in, const Targets& out) {
                          const LinearAttentionGradients gradients{
                              .dq = out[0], .dk = out[1], .dv = out[2], .dinitial = {out[3], {}}, .dlog_decay = out[4]};
-                         linear_attend_backward(c, in[0], in[1], in[2], in[3], gradients, options, {in[4], {}},
-                                                {in[5], {}});
+                         linear_attend_backward(c,
+                                                {.q = in[0],
+                                                 .k = in[1],
+                                                 .v = in[2],
+                                                 .initial = {in[4], {}},
+                                                 .dout = in[3],
+                                                 .dfinal = {in[5], {}}},
+                                                gradients, options);
                          (void)gates;
                      },
                      2048,

@@ -61,7 +61,8 @@ TEST(GatedLinearAttention, EveryFormIsTheRecurrence) {
                 .feature = FeatureMap::identity, .normalise = false, .scale = 0.3, .form = form};
             Tensor out(DType::f64, g.in.dout.shape());
             Tensor s(DType::f64, g.in.s.shape());
-            linear_attend(context, g.in.q, g.in.k, g.in.v, out, g.options(options), {g.in.s, {}}, {s, {}});
+            linear_attend(context, g.in.q, g.in.k, g.in.v, {.out = out, .final = {s, {}}}, g.options(options),
+                          {g.in.s, {}});
             EXPECT_LE(distance(out, expected.out), 1e-14) << gating.name();
             EXPECT_LE(distance(s, expected.s), 1e-14) << gating.name();
         }
@@ -292,7 +293,7 @@ void expect_steps_equal_the_whole(const GatedInputs& wide, DType dtype, const Li
         some.log_decay = part(options.log_decay, 0, first);
         some.beta = part(options.beta, 0, first);
         linear_attend(context, part(g.in.q.view(), 0, first), part(g.in.k.view(), 0, first),
-                      part(g.in.v.view(), 0, first), part(out.view(), 0, first), some, state, state);
+                      part(g.in.v.view(), 0, first), {.out = part(out.view(), 0, first), .final = state}, some, state);
         for (std::int64_t t = first; t < g.in.size.T; ++t) {
             // [B,N,1,...] without its axis of one
             const auto token = [&](const auto& x) {
@@ -345,10 +346,13 @@ TEST(GatedLinearAttention, PackedSequencesEqualThoseAlone) {
         Tensor out = random(g.in.dout.shape(), 32);
         Tensor dq = random(g.in.q.shape(), 32), dk = random(g.in.k.shape(), 32), dv = random(g.in.v.shape(), 32);
         Tensor after(DType::f64, s.shape()), ds(DType::f64, s.shape());
-        linear_attend(context, g.in.q, g.in.k, g.in.v, out, packed, {s, normalise ? View(z) : View()}, {after, {}});
+        linear_attend(context, g.in.q, g.in.k, g.in.v, {.out = out, .final = {after, {}}}, packed,
+                      {s, normalise ? View(z) : View()});
         LinearAttentionGradients gradients{.dq = dq, .dk = dk, .dv = dv, .dinitial = {ds, {}}};
-        linear_attend_backward(context, g.in.q, g.in.k, g.in.v, g.in.dout, gradients, packed,
-                               {s, normalise ? View(z) : View()});
+        linear_attend_backward(
+            context,
+            {.q = g.in.q, .k = g.in.k, .v = g.in.v, .initial = {s, normalise ? View(z) : View()}, .dout = g.in.dout},
+            gradients, packed);
         for (std::int64_t n = 0; n < sequences; ++n) {
             const std::int64_t begin = ends[static_cast<std::size_t>(n)];
             const std::int64_t end = ends[static_cast<std::size_t>(n) + 1];
@@ -362,13 +366,16 @@ TEST(GatedLinearAttention, PackedSequencesEqualThoseAlone) {
             Tensor got(DType::f64, expected.shape());
             const Tensor expected_s = own(after), expected_ds = own(ds);
             Tensor got_s(DType::f64, expected_s.shape()), got_ds(DType::f64, expected_s.shape());
-            linear_attend(context, part(g.in.q), part(g.in.k), part(g.in.v), got, alone, before, {got_s, {}});
+            linear_attend(context, part(g.in.q), part(g.in.k), part(g.in.v), {.out = got, .final = {got_s, {}}}, alone,
+                          before);
             EXPECT_TRUE(same_bits(got, expected)) << gating.name();
             EXPECT_TRUE(same_bits(got_s, expected_s)) << gating.name();
             Tensor gq = Tensor::copy_of(part(dq)), gk = Tensor::copy_of(part(dk)), gv = Tensor::copy_of(part(dv));
             const Tensor eq = Tensor::copy_of(gq), ek = Tensor::copy_of(gk), ev = Tensor::copy_of(gv);
-            linear_attend_backward(context, part(g.in.q), part(g.in.k), part(g.in.v), part(g.in.dout),
-                                   {.dq = gq, .dk = gk, .dv = gv, .dinitial = {got_ds, {}}}, alone, before);
+            linear_attend_backward(
+                context,
+                {.q = part(g.in.q), .k = part(g.in.k), .v = part(g.in.v), .initial = before, .dout = part(g.in.dout)},
+                {.dq = gq, .dk = gk, .dv = gv, .dinitial = {got_ds, {}}}, alone);
             EXPECT_TRUE(same_bits(gq, eq) && same_bits(gk, ek) && same_bits(gv, ev)) << gating.name();
             EXPECT_TRUE(same_bits(got_ds, expected_ds)) << gating.name();
         }

@@ -110,8 +110,10 @@ inline GatedResults run(Context& context, const GatedInputs& g, const LinearAtte
         final.z = r.z;
         gradients.dinitial.z = r.dz;
     }
-    linear_attend(context, in.q, in.k, in.v, r.out, options, initial, final);
-    linear_attend_backward(context, in.q, in.k, in.v, in.dout, gradients, options, initial, dfinal);
+    linear_attend(context, in.q, in.k, in.v, {.out = r.out, .final = final}, options, initial);
+    linear_attend_backward(context,
+                           {.q = in.q, .k = in.k, .v = in.v, .initial = initial, .dout = in.dout, .dfinal = dfinal},
+                           gradients, options);
     return r;
 }
 

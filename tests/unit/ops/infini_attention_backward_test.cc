@@ -81,8 +81,9 @@ TEST(InfiniAttentionBackward, IsFiniteDifferences) {
                 return dot(out, in.dout) + dot(memory.m, in.dm) + dot(memory.z, in.dz);
             };
             Gradients g(in);
-            infini_attend_backward(context, in.q, in.k, in.v, in.gates, in.dout, g.views(o),
-                                   some_memory(in, past, m.clone(), z.clone()), o, {in.dm, in.dz});
+            infini_attend_backward(
+                context, {.q = in.q, .k = in.k, .v = in.v, .gates = in.gates, .dout = in.dout, .after = {in.dm, in.dz}},
+                g.views(o), some_memory(in, past, m.clone(), z.clone()), o);
             std::vector<std::pair<Tensor*, const Tensor*>> pairs = {
                 {&in.q, &g.dq}, {&in.k, &g.dk}, {&in.v, &g.dv}, {&in.gates, &g.dgates}};
             if (o.memory_q) { pairs.insert(pairs.end(), {{&in.memory_q, &g.dmemory_q}, {&in.memory_k, &g.dmemory_k}}); }
@@ -122,11 +123,23 @@ TEST(InfiniAttentionBackward, KernelsEqualTheReference) {
         const std::vector<InfiniOptions> wide_options = option_list(wide, 20);
         for (std::size_t n = 0; n < options.size(); ++n) {
             Gradients got(narrow);
-            infini_attend_backward(context, narrow.q, narrow.k, narrow.v, narrow.gates, narrow.dout,
-                                   got.views(options[n]), {}, options[n], {narrow.dm, narrow.dz});
+            infini_attend_backward(context,
+                                   {.q = narrow.q,
+                                    .k = narrow.k,
+                                    .v = narrow.v,
+                                    .gates = narrow.gates,
+                                    .dout = narrow.dout,
+                                    .after = {narrow.dm, narrow.dz}},
+                                   got.views(options[n]), {}, options[n]);
             Gradients expected(wide);
-            infini_attend_backward(context, wide.q, wide.k, wide.v, wide.gates, wide.dout,
-                                   expected.views(wide_options[n]), {}, wide_options[n], {wide.dm, wide.dz});
+            infini_attend_backward(context,
+                                   {.q = wide.q,
+                                    .k = wide.k,
+                                    .v = wide.v,
+                                    .gates = wide.gates,
+                                    .dout = wide.dout,
+                                    .after = {wide.dm, wide.dz}},
+                                   expected.views(wide_options[n]), {}, wide_options[n]);
             const auto a = got.all();
             const auto b = expected.all();
             for (std::size_t part = 0; part < a.size(); ++part) {
@@ -146,7 +159,8 @@ TEST(InfiniAttentionBackward, CutEqualsCallsThatHandNothingBack) {
         for (const std::int64_t unroll : {0, 1, 2, 3}) {
             InfiniOptions o{.segment = segment, .update = update, .unroll = unroll};
             Gradients whole(in);
-            infini_attend_backward(context, in.q, in.k, in.v, in.gates, in.dout, whole.views(o), {}, o);
+            infini_attend_backward(context, {.q = in.q, .k = in.k, .v = in.v, .gates = in.gates, .dout = in.dout},
+                                   whole.views(o), {}, o);
 
             // Calls of two segments for unroll 0, whose gradient is handed back; otherwise one call a run.
             const std::int64_t step = segment * (unroll == 0 ? 2 : unroll);
@@ -169,15 +183,20 @@ TEST(InfiniAttentionBackward, CutEqualsCallsThatHandNothingBack) {
             for (std::int64_t t = (in.T - 1) / step * step; t >= 0; t -= step) {
                 Tensor dm_before(DType::f64, in.dm.shape());
                 Tensor dz_before(DType::f64, in.dz.shape());
-                infini_attend_backward(context, range(in.q.view(), t), range(in.k.view(), t), range(in.v.view(), t),
-                                       in.gates, range(in.dout.view(), t),
+                infini_attend_backward(context,
+                                       {.q = range(in.q.view(), t),
+                                        .k = range(in.k.view(), t),
+                                        .v = range(in.v.view(), t),
+                                        .gates = in.gates,
+                                        .dout = range(in.dout.view(), t),
+                                        .after = after},
                                        {.dq = range(parts.dq.view(), t),
                                         .dk = range(parts.dk.view(), t),
                                         .dv = range(parts.dv.view(), t),
                                         .dgates = parts.dgates,
                                         .dm = dm_before,
                                         .dz = dz_before},
-                                       before[static_cast<std::size_t>(t / step)], o, after);
+                                       before[static_cast<std::size_t>(t / step)], o);
                 for (std::int64_t h = 0; h < in.H; ++h) { dgates.as<double>()[h] += parts.dgates.as<double>()[h]; }
                 if (unroll == 0) {
                     dm = std::move(dm_before);
@@ -243,17 +262,17 @@ TEST(InfiniAttentionEdges, WrongCallsSayWhatIsWrong) {
     infini_attend(context, in.q, in.k, in.v, in.gates, out, memory, {.segment = 4});
     Gradients g(in);
     EXPECT_EQ(message_of([&] {
-                  infini_attend_backward(context, in.q, in.k, in.v, in.gates, in.dout, g.views({}), memory,
-                                         {.segment = 4});
+                  infini_attend_backward(context, {.q = in.q, .k = in.k, .v = in.v, .gates = in.gates, .dout = in.dout},
+                                         g.views({}), memory, {.segment = 4});
               }),
               "[infini_attend_backward] before.pending: expected 0: calls that end with a segment, got 3");
     EXPECT_EQ(message_of([&] {
-                  infini_attend_backward(context, in.q, in.k, in.v, in.gates, in.dout,
+                  infini_attend_backward(context, {.q = in.q, .k = in.k, .v = in.v, .gates = in.gates, .dout = in.dout},
                                          {.dq = g.dq, .dk = g.dk, .dv = g.dv, .dsinks = g.dsinks}, {});
               }),
               "[infini_attend_backward] dsinks: expected none without local.sinks, got a tensor");
     EXPECT_EQ(message_of([&] {
-                  infini_attend_backward(context, in.q, in.k, in.v, in.gates, in.dout,
+                  infini_attend_backward(context, {.q = in.q, .k = in.k, .v = in.v, .gates = in.gates, .dout = in.dout},
                                          {.dq = g.dq, .dk = g.dk, .dv = g.dv}, {}, {.memory_q = in.memory_q});
               }),
               "[infini_attend_backward] dmemory_q: expected a tensor of shape [2, 4, 23, 3], got none");
@@ -265,8 +284,9 @@ TEST(InfiniAttentionEdges, NothingInGivesNothingOut) {
         InfiniMemory memory;
         EXPECT_EQ(in_calls(context, in, {.segment = 4}, {}, memory).elements(), 0);
         Gradients g(in);
-        infini_attend_backward(context, in.q, in.k, in.v, in.gates, in.dout, g.views({}), {}, {.segment = 4},
-                               {in.dm, in.dz});
+        infini_attend_backward(
+            context, {.q = in.q, .k = in.k, .v = in.v, .gates = in.gates, .dout = in.dout, .after = {in.dm, in.dz}},
+            g.views({}), {}, {.segment = 4});
         EXPECT_EQ(distance(g.dm, in.dm), 0);
     }
 }

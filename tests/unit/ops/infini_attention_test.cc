@@ -234,7 +234,7 @@ TEST(InfiniAttention, GatesAtTheirEnds) {
                       {.causal = false, .epsilon = 0}, {s, z});
         EXPECT_LE(distance(Tensor::copy_of(token(open)), one), 1e-12) << t;
         Tensor unused(DType::f64, {in.B, in.H, 1, in.E});
-        linear_attend(context, token(in.q), token(in.k), token(in.v), unused, {}, {s, z}, {s, z});
+        linear_attend(context, token(in.q), token(in.k), token(in.v), {.out = unused, .final = {s, z}}, {}, {s, z});
     }
     // A memory of one pair says its value to any query.
     InfiniMemory pair;

@@ -254,7 +254,8 @@ TEST(LinearAttentionEdges, WrongCallsSayWhatIsWrong) {
     Tensor out(DType::f32, in.dout.shape());
     const auto attempt = [&](const LinearAttentionOptions& options, const LinearState& initial = {},
                              const MutableLinearState& final = {}) {
-        return message_of([&] { linear_attend(context, in.q, in.k, in.v, out, options, initial, final); });
+        return message_of(
+            [&] { linear_attend(context, in.q, in.k, in.v, {.out = out, .final = final}, options, initial); });
     };
     const float negative[2] = {0.5F, -0.25F};
     const float large[2] = {1.5F, 0.5F};
@@ -297,25 +298,26 @@ TEST(LinearAttentionEdges, WrongCallsSayWhatIsWrong) {
     Tensor dq(DType::f32, in.q.shape());
     Tensor dk(DType::f32, in.k.shape());
     EXPECT_EQ(message_of([&] {
-                  linear_attend_backward(context, in.q, in.k, in.v, in.dout, {dq, dk, {}, {}});
+                  linear_attend_backward(context, {.q = in.q, .k = in.k, .v = in.v, .dout = in.dout}, {dq, dk, {}, {}});
               }),
               "[linear_attend_backward] dv: expected a tensor of shape [2, 2, 5, 2], got none");
     EXPECT_EQ(message_of([&] {
-                  linear_attend_backward(context, in.q, in.k, in.v, in.dout, {dq, dk, dk, {}});
+                  linear_attend_backward(context, {.q = in.q, .k = in.k, .v = in.v, .dout = in.dout}, {dq, dk, dk, {}});
               }),
               "[linear_attend_backward] dv: expected [2, 2, 5, 2], got [2, 2, 5, 3]");
     EXPECT_EQ(message_of([&] {
                   LinearAttentionOptions options{.feature = FeatureMap::function};
                   options.feature_function.map = exponential_pair(3).map;
-                  linear_attend_backward(context, in.q, in.k, in.v, in.dout, {dq, dk, out, {}}, options);
+                  linear_attend_backward(context, {.q = in.q, .k = in.k, .v = in.v, .dout = in.dout}, {dq, dk, out, {}},
+                                         options);
               }),
               "[linear_attend_backward] feature_function.backward: expected a function, got none");
     Tensor dv(DType::f32, in.v.shape());
     Tensor ddecay(DType::f32, {4});
     const auto learn = [&](const LinearAttentionOptions& options) {
         return message_of([&] {
-            linear_attend_backward(context, in.q, in.k, in.v, in.dout, {.dq = dq, .dk = dk, .dv = dv, .ddecay = ddecay},
-                                   options);
+            linear_attend_backward(context, {.q = in.q, .k = in.k, .v = in.v, .dout = in.dout},
+                                   {.dq = dq, .dk = dk, .dv = dv, .ddecay = ddecay}, options);
         });
     };
     EXPECT_EQ(learn({}), "[linear_attend_backward] ddecay: expected none without decay, got a tensor");

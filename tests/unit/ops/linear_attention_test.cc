@@ -211,7 +211,8 @@ TEST(LinearAttention, AnyStrides) {
     Tensor dv(DType::f32, in.v.shape());
     linear_attend(context, q.second, k.second, v.second, out.second, {.chunk = 16});
     EXPECT_TRUE(same_bits(Tensor::copy_of(out.second), expected.out));
-    linear_attend_backward(context, q.second, k.second, v.second, dout.second, {dq.second, dk, dv, {}}, {.chunk = 16});
+    linear_attend_backward(context, {.q = q.second, .k = k.second, .v = v.second, .dout = dout.second},
+                           {dq.second, dk, dv, {}}, {.chunk = 16});
     EXPECT_TRUE(same_bits(Tensor::copy_of(dq.second), expected.dq));
     EXPECT_TRUE(same_bits(dk, expected.dk));
     EXPECT_TRUE(same_bits(dv, expected.dv));
@@ -287,8 +288,8 @@ TEST(LinearAttention, StateHandedOverEqualsTheWhole) {
         std::int64_t begin = 0;
         for (const std::int64_t length : {1, 40, 0, 3, 64, 42}) {
             const auto part = [&](const View& x) { return x.slice(2, begin, begin + length); };
-            linear_attend(context, part(in.q), part(in.k), part(in.v), out.view().slice(2, begin, begin + length),
-                          options, state, state);
+            linear_attend(context, part(in.q), part(in.k), part(in.v),
+                          {.out = out.view().slice(2, begin, begin + length), .final = state}, options, state);
             begin += length;
         }
         ASSERT_EQ(begin, size.T);
@@ -316,19 +317,24 @@ TEST(LinearAttention, StateHandedOverEqualsTheWhole) {
             return second ? x.slice(2, cut, size.T) : x.slice(2, 0, cut);
         };
         linear_attend(context, cut_of(in.q.view(), false), cut_of(in.k.view(), false), cut_of(in.v.view(), false),
-                      cut_of(r.out.view(), false), options, {in.s, in.z}, {s1, z1});
+                      {.out = cut_of(r.out.view(), false), .final = {s1, z1}}, options, {in.s, in.z});
         for (const bool second : {true, false}) {
             const LinearState initial = second ? LinearState{s1, z1} : LinearState{in.s, in.z};
             const LinearState dfinal = second ? LinearState{in.ds, in.dz} : LinearState{ds1, dz1};
             const MutableLinearState dinitial = second ? MutableLinearState{ds1, dz1} : MutableLinearState{r.ds, r.dz};
-            linear_attend_backward(context, cut_of(in.q.view(), second), cut_of(in.k.view(), second),
-                                   cut_of(in.v.view(), second), cut_of(in.dout.view(), second),
+            linear_attend_backward(context,
+                                   {.q = cut_of(in.q.view(), second),
+                                    .k = cut_of(in.k.view(), second),
+                                    .v = cut_of(in.v.view(), second),
+                                    .initial = initial,
+                                    .dout = cut_of(in.dout.view(), second),
+                                    .dfinal = dfinal},
                                    {.dq = cut_of(r.dq.view(), second),
                                     .dk = cut_of(r.dk.view(), second),
                                     .dv = cut_of(r.dv.view(), second),
                                     .dinitial = dinitial,
                                     .ddecay = second ? r.ddecay : ddecay},
-                                   options, initial, dfinal);
+                                   options);
         }
         // The decay serves both calls.
         for (std::int64_t n = 0; n < ddecay.elements(); ++n) {

@@ -113,8 +113,10 @@ inline Results run(Context& context, const Inputs& in, LinearAttentionOptions op
         if (state) { initial.z = in.z; }
         if (state) { dfinal.z = in.dz; }
     }
-    linear_attend(context, in.q, in.k, in.v, r.out, options, initial, final);
-    linear_attend_backward(context, in.q, in.k, in.v, in.dout, gradients, options, initial, dfinal);
+    linear_attend(context, in.q, in.k, in.v, {.out = r.out, .final = final}, options, initial);
+    linear_attend_backward(context,
+                           {.q = in.q, .k = in.k, .v = in.v, .initial = initial, .dout = in.dout, .dfinal = dfinal},
+                           gradients, options);
     return r;
 }
 
