@@ -123,8 +123,12 @@ Result make_requested(const char* function, const char* argument, nb::handle req
 
 /// A new array in the library of `like` with what the view holds.
 nb::object copy_out(const View& view, nb::handle like);
-/// The same as a NumPy array; None for a tensor that is not there.
-inline nb::object to_array(const Tensor& tensor) { return tensor ? copy_out(tensor, nb::none()) : nb::none(); }
+/// The same as a NumPy array, of a tensor of any device; None for a tensor that is not there.
+inline nb::object to_array(const Tensor& tensor) {
+    if (!tensor) { return nb::none(); }
+    return tensor.device().kind == DeviceKind::cpu ? copy_out(tensor, nb::none())
+                                                   : copy_out(tensor.to(Device{}), nb::none());
+}
 
 /// f64 for f64, otherwise f32: what lse, statistics and small gradients have.
 inline DType wide(DType dtype) { return dtype == DType::f64 ? DType::f64 : DType::f32; }

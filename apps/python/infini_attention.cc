@@ -18,13 +18,13 @@ nb::object infini_attend_(nb::handle q, nb::handle k, nb::handle v, nb::handle g
     const char* f = own.function;
     nb::handle out;
     own.read(keywords, {{"out", &out}});
-    const Array queries(f, "q", q);
-    const Array keys(f, "k", k);
-    const Array values(f, "v", v);
-    const Array gate(f, "gates", gates);
+    const Array queries(f, "q", q, Access::read, Where::anywhere);
+    const Array keys(f, "k", k, Access::read, Where::anywhere);
+    const Array values(f, "v", v, Access::read, Where::anywhere);
+    const Array gate(f, "gates", gates, Access::read, Where::anywhere);
     const Result result = make_result(f, "out", out, q, queries.dtype(),
                                       {queries.extent(0), queries.extent(1), queries.extent(2), values.extent(3)});
-    Context& team = choose_context(f, own.context);
+    Context& team = choose_context(f, own.context, queries.device());
     without_gil([&] {
         const Guard alone({&memory});
         infini_attend(team, queries, keys, values, gate, result.view(), memory, own.options);
@@ -46,13 +46,13 @@ nb::object infini_attend_backward_(nb::handle q, nb::handle k, nb::handle v, nb:
                         {"after_dm", &after_dm},
                         {"after_dz", &after_dz}});
     if (unroll) { own.options.unroll = to_integer(f, "unroll", unroll); }
-    const Array queries(f, "q", q);
-    const Array keys(f, "k", k);
-    const Array values(f, "v", v);
-    const Array gate(f, "gates", gates);
-    const Array upstream(f, "dout", dout);
-    const Array upstream_m(f, "after_dm", after_dm);
-    const Array upstream_z(f, "after_dz", after_dz);
+    const Array queries(f, "q", q, Access::read, Where::anywhere);
+    const Array keys(f, "k", k, Access::read, Where::anywhere);
+    const Array values(f, "v", v, Access::read, Where::anywhere);
+    const Array gate(f, "gates", gates, Access::read, Where::anywhere);
+    const Array upstream(f, "dout", dout, Access::read, Where::anywhere);
+    const Array upstream_m(f, "after_dm", after_dm, Access::read, Where::anywhere);
+    const Array upstream_z(f, "after_dz", after_dz, Access::read, Where::anywhere);
     const DType type = wide(queries.dtype());
     const std::int64_t batch = keys.extent(0), heads = keys.extent(1), d = keys.extent(3), e = values.extent(3);
     const Result rq = make_result(f, "dq", {}, q, queries.dtype(), queries.shape());
@@ -73,7 +73,7 @@ nb::object infini_attend_backward_(nb::handle q, nb::handle k, nb::handle v, nb:
     const Result rz = make_requested(f, "dz", dz, q, type, {batch, heads, d});
     const InfiniGradients gradients{rq.view(),     rk.view(),     rv.view(),      rmq.view(), rmk.view(),
                                     rgates.view(), rsinks.view(), rslopes.view(), rm.view(),  rz.view()};
-    Context& team = choose_context(f, own.context);
+    Context& team = choose_context(f, own.context, queries.device());
     without_gil([&] {
         const Guard alone({&before});
         infini_attend_backward(

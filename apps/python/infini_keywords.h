@@ -21,7 +21,7 @@ namespace heed::python {
 
 /// The options from keywords, and what keeps their arrays.
 struct InfiniKeywords {
-    explicit InfiniKeywords(const char* name) : function(name), local(name) {}
+    explicit InfiniKeywords(const char* name) : function(name), local(name, Where::anywhere) {}
 
     const char* function;
     AttentionKeywords local;
@@ -51,8 +51,8 @@ struct InfiniKeywords {
                                      {{"local_only", FirstSegment::local_only}, {"gated", FirstSegment::gated}});
         }
         if (epsilon) { options.epsilon = to_double(f, "epsilon", epsilon); }
-        queries = Array(f, "memory_q", memory_q);
-        keys = Array(f, "memory_k", memory_k);
+        queries = Array(f, "memory_q", memory_q, Access::read, Where::anywhere);
+        keys = Array(f, "memory_k", memory_k, Access::read, Where::anywhere);
         options.memory_q = queries;
         options.memory_k = keys;
     }

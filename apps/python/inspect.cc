@@ -32,16 +32,16 @@ nb::object attention_weights_(nb::handle q, nb::handle k, const nb::kwargs& keyw
     constexpr const char* f = "attention_weights";
     nb::handle batches, heads, rows, out, context;
     const Own own[] = {{"batches", &batches}, {"heads", &heads}, {"rows", &rows}, {"out", &out}, {"context", &context}};
-    AttentionKeywords attention(f);
+    AttentionKeywords attention(f, Where::anywhere);
     read_keywords(f, keywords, own, &attention);
     const AttentionSelection selection{chosen(f, "batches", batches), chosen(f, "heads", heads),
                                        chosen(f, "rows", rows)};
-    const Array queries(f, "q", q);
-    const Array keys(f, "k", k);
+    const Array queries(f, "q", q, Access::read, Where::anywhere);
+    const Array keys(f, "k", k, Access::read, Where::anywhere);
     const Shape shape{count(selection.batches, queries.extent(0)), count(selection.heads, queries.extent(1)),
                       count(selection.rows, queries.extent(2)), keys.extent(2)};
     const Result result = make_result(f, "out", out, q, wide(queries.dtype()), shape);
-    Context& team = choose_context(f, context);
+    Context& team = choose_context(f, context, queries.device());
     without_gil([&] { attention_weights(team, queries, keys, result.view(), selection, attention.options); });
     return result.object;
 }
@@ -51,7 +51,7 @@ nb::object attention_scores_(nb::handle q, nb::handle k, const nb::kwargs& keywo
     nb::handle stage, batches, heads, rows, out, context;
     const Own own[] = {{"stage", &stage}, {"batches", &batches}, {"heads", &heads},
                        {"rows", &rows},   {"out", &out},         {"context", &context}};
-    AttentionKeywords attention(f);
+    AttentionKeywords attention(f, Where::anywhere);
     read_keywords(f, keywords, own, &attention);
     ScoreStage behind = ScoreStage::product;
     if (stage) {
@@ -63,12 +63,12 @@ nb::object attention_scores_(nb::handle q, nb::handle k, const nb::kwargs& keywo
     }
     const AttentionSelection selection{chosen(f, "batches", batches), chosen(f, "heads", heads),
                                        chosen(f, "rows", rows)};
-    const Array queries(f, "q", q);
-    const Array keys(f, "k", k);
+    const Array queries(f, "q", q, Access::read, Where::anywhere);
+    const Array keys(f, "k", k, Access::read, Where::anywhere);
     const Shape shape{count(selection.batches, queries.extent(0)), count(selection.heads, queries.extent(1)),
                       count(selection.rows, queries.extent(2)), keys.extent(2)};
     const Result result = make_result(f, "out", out, q, wide(queries.dtype()), shape);
-    Context& team = choose_context(f, context);
+    Context& team = choose_context(f, context, queries.device());
     without_gil([&] { attention_scores(team, queries, keys, result.view(), behind, selection, attention.options); });
     return result.object;
 }
@@ -103,10 +103,10 @@ nb::object attention_statistics_(nb::handle q, nb::handle k, const nb::kwargs& k
     const Own own[] = {{"entropy", &entropy},         {"max_weight", &max_weight}, {"argmax", &argmax},
                        {"window_mass", &window_mass}, {"first_mass", &first_mass}, {"mass_window", &mass_window},
                        {"context", &context}};
-    AttentionKeywords attention(f);
+    AttentionKeywords attention(f, Where::anywhere);
     read_keywords(f, keywords, own, &attention);
-    const Array queries(f, "q", q);
-    const Array keys(f, "k", k);
+    const Array queries(f, "q", q, Access::read, Where::anywhere);
+    const Array keys(f, "k", k, Access::read, Where::anywhere);
     const DType type = wide(queries.dtype());
     const Shape shape{queries.extent(0), queries.extent(1), queries.extent(2)};
     const Result r_entropy = make_requested(f, "entropy", entropy, q, type, shape);
@@ -120,7 +120,7 @@ nb::object attention_statistics_(nb::handle q, nb::handle k, const nb::kwargs& k
                                    .window_mass = r_window.view(),
                                    .first_mass = r_first.view()};
     if (mass_window) { statistics.window = to_window(f, "mass_window", mass_window); }
-    Context& team = choose_context(f, context);
+    Context& team = choose_context(f, context, queries.device());
     without_gil([&] { attention_statistics(team, queries, keys, statistics, attention.options); });
     return result_type("AttentionStatistics")(r_entropy.object, r_max.object, r_argmax.object, r_window.object,
                                               r_first.object);
@@ -131,11 +131,11 @@ nb::object attention_map_(nb::handle q, nb::handle k, const nb::kwargs& keywords
     nb::handle size, pooling, batches, heads, out, context;
     const Own own[] = {{"size", &size},   {"pooling", &pooling}, {"batches", &batches},
                        {"heads", &heads}, {"out", &out},         {"context", &context}};
-    AttentionKeywords attention(f);
+    AttentionKeywords attention(f, Where::anywhere);
     read_keywords(f, keywords, own, &attention);
     const AttentionSelection selection{chosen(f, "batches", batches), chosen(f, "heads", heads), {}};
-    const Array queries(f, "q", q);
-    const Array keys(f, "k", k);
+    const Array queries(f, "q", q, Access::read, Where::anywhere);
+    const Array keys(f, "k", k, Access::read, Where::anywhere);
     std::int64_t cell_rows = std::min<std::int64_t>(64, queries.extent(2));
     std::int64_t cell_columns = std::min<std::int64_t>(64, keys.extent(2));
     if (size) {
@@ -152,7 +152,7 @@ nb::object attention_map_(nb::handle q, nb::handle k, const nb::kwargs& keywords
     const Shape shape{count(selection.batches, queries.extent(0)), count(selection.heads, queries.extent(1)), cell_rows,
                       cell_columns};
     const Result result = make_result(f, "out", out, q, wide(queries.dtype()), shape);
-    Context& team = choose_context(f, context);
+    Context& team = choose_context(f, context, queries.device());
     without_gil([&] { attention_map(team, queries, keys, result.view(), how, selection, attention.options); });
     return nb::module_::import_("heed._pictures")
         .attr("AttentionMap")(result.object, queries.extent(2), keys.extent(2), how == Pooling::mean ? "mean" : "max");

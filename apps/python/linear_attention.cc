@@ -48,8 +48,8 @@ struct StateArrays {
             refuse(f, argument, "(s, z), z None without normaliser", nb::cast<std::string>(nb::repr(given)));
         }
         const nb::tuple pair = nb::borrow<nb::tuple>(given);
-        s = Array(f, argument, nb::object(pair[0]), access);
-        z = Array(f, argument, nb::object(pair[1]), access);
+        s = Array(f, argument, nb::object(pair[0]), access, Where::anywhere);
+        z = Array(f, argument, nb::object(pair[1]), access, Where::anywhere);
     }
     LinearState view() const { return {s, z}; }
     MutableLinearState mutable_view() const { return {s.mutable_view(), z.mutable_view()}; }
@@ -79,14 +79,14 @@ nb::object linear_attend_(nb::handle q, nb::handle k, nb::handle v, const nb::kw
     const char* f = own.function;
     nb::handle out, initial, final;
     own.read(keywords, {{"out", &out}, {"initial", &initial}, {"final", &final}});
-    const Array queries(f, "q", q);
-    const Array keys(f, "k", k);
-    const Array values(f, "v", v);
+    const Array queries(f, "q", q, Access::read, Where::anywhere);
+    const Array keys(f, "k", k, Access::read, Where::anywhere);
+    const Array values(f, "v", v, Access::read, Where::anywhere);
     const StateArrays before(f, "initial", initial, Access::read);
     const Result result = make_result(f, "out", out, q, queries.dtype(),
                                       {queries.extent(0), queries.extent(1), queries.extent(2), values.extent(3)});
     const StateResults after(own, "final", final, q, queries, values, keys.extent(1));
-    Context& team = choose_context(f, own.context);
+    Context& team = choose_context(f, own.context, queries.device());
     without_gil([&] {
         linear_attend(team, queries, keys, values, {.out = result.view(), .final = after.view()}, own.options,
                       before.view());
@@ -99,13 +99,13 @@ nb::object linear_attend_step_(nb::handle q, nb::handle k, nb::handle v, nb::han
     const char* f = own.function;
     nb::handle out;
     own.read(keywords, {{"out", &out}});
-    const Array queries(f, "q", q);
-    const Array keys(f, "k", k);
-    const Array values(f, "v", v);
+    const Array queries(f, "q", q, Access::read, Where::anywhere);
+    const Array keys(f, "k", k, Access::read, Where::anywhere);
+    const Array values(f, "v", v, Access::read, Where::anywhere);
     const StateArrays moving(f, "state", state, Access::write);
     const Result result =
         make_result(f, "out", out, q, queries.dtype(), {queries.extent(0), queries.extent(1), values.extent(2)});
-    Context& team = choose_context(f, own.context);
+    Context& team = choose_context(f, own.context, queries.device());
     without_gil(
         [&] { linear_attend_step(team, queries, keys, values, result.view(), moving.mutable_view(), own.options); });
     return result.object;
@@ -122,10 +122,10 @@ nb::object linear_attend_backward_(nb::handle q, nb::handle k, nb::handle v, nb:
                         {"ddecay", &ddecay},
                         {"dlog_decay", &dlog_decay},
                         {"dbeta", &dbeta}});
-    const Array queries(f, "q", q);
-    const Array keys(f, "k", k);
-    const Array values(f, "v", v);
-    const Array upstream(f, "dout", dout);
+    const Array queries(f, "q", q, Access::read, Where::anywhere);
+    const Array keys(f, "k", k, Access::read, Where::anywhere);
+    const Array values(f, "v", v, Access::read, Where::anywhere);
+    const Array upstream(f, "dout", dout, Access::read, Where::anywhere);
     const StateArrays before(f, "initial", initial, Access::read);
     const StateArrays after(f, "dfinal", dfinal, Access::read);
     const Result rq = make_result(f, "dq", {}, q, queries.dtype(), queries.shape());
@@ -138,7 +138,7 @@ nb::object linear_attend_backward_(nb::handle q, nb::handle k, nb::handle v, nb:
     const Result rbeta = make_requested(f, "dbeta", dbeta, q, own.options.beta.dtype(), own.options.beta.shape());
     const LinearAttentionGradients gradients{rq.view(),     rk.view(),   rv.view(),   rstate.view(),
                                              rdecay.view(), rlog.view(), rbeta.view()};
-    Context& team = choose_context(f, own.context);
+    Context& team = choose_context(f, own.context, queries.device());
     without_gil([&] {
         linear_attend_backward(
             team,

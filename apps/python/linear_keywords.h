@@ -71,15 +71,15 @@ struct LinearKeywords {
                                                {"quadratic", LinearForm::quadratic}});
         }
         if (chunk) { options.chunk = to_integer(f, "chunk", chunk); }
-        if (decay) { decay_array = Array(f, "decay", decay); }
-        if (key_lengths) { lengths_array = Array(f, "key_lengths", key_lengths); }
+        if (decay) { decay_array = Array(f, "decay", decay, Access::read, Where::anywhere); }
+        if (key_lengths) { lengths_array = Array(f, "key_lengths", key_lengths, Access::read, Where::anywhere); }
         if (rule) {
             options.rule =
                 choose<UpdateRule>(f, "rule", rule, {{"sum", UpdateRule::sum}, {"delta", UpdateRule::delta}});
         }
-        if (log_decay) { log_decay_array = Array(f, "log_decay", log_decay); }
-        if (beta) { beta_array = Array(f, "beta", beta); }
-        if (cu_seqlens) { cumulative_array = Array(f, "cu_seqlens", cu_seqlens); }
+        if (log_decay) { log_decay_array = Array(f, "log_decay", log_decay, Access::read, Where::anywhere); }
+        if (beta) { beta_array = Array(f, "beta", beta, Access::read, Where::anywhere); }
+        if (cu_seqlens) { cumulative_array = Array(f, "cu_seqlens", cu_seqlens, Access::read, Where::anywhere); }
         options.log_decay = log_decay_array;
         options.beta = beta_array;
         options.cu_seqlens = cumulative_array;

@@ -21,8 +21,8 @@ nb::object matmul_(nb::handle a, nb::handle b, const nb::kwargs& keywords) {
     if (alpha) { options.alpha = to_double(f, "alpha", alpha); }
     if (beta) { options.beta = to_double(f, "beta", beta); }
     if (options.beta != 0 && (!out || out.is_none())) { refuse(f, "out", "an array where beta is not 0", "none"); }
-    const Array left(f, "a", a);
-    const Array right(f, "b", b);
+    const Array left(f, "a", a, Access::read, Where::anywhere);
+    const Array right(f, "b", b, Access::read, Where::anywhere);
     Shape shape = left.shape();
     if (left.rank() == right.rank() && left.rank() >= 2) {
         for (int axis = 0; axis < left.rank() - 2; ++axis) {
@@ -31,7 +31,7 @@ nb::object matmul_(nb::handle a, nb::handle b, const nb::kwargs& keywords) {
         shape[left.rank() - 1] = right.extent(left.rank() - 1);
     }
     const Result result = make_result(f, "out", out, a, left.dtype(), shape);
-    Context& team = choose_context(f, context);
+    Context& team = choose_context(f, context, left.device());
     without_gil([&] { matmul(team, left, right, result.view(), options); });
     return result.object;
 }

@@ -25,8 +25,8 @@ struct Parts {
                 refuse(f, "parts", "pairs (out, lse)", nb::cast<std::string>(nb::repr(item)));
             }
             if (n == 0) { first = item[0]; }
-            const View out = arrays.emplace_back(f, "parts: out", nb::object(item[0]));
-            const View lse = arrays.emplace_back(f, "parts: lse", nb::object(item[1]));
+            const View out = arrays.emplace_back(f, "parts: out", nb::object(item[0]), Access::read, Where::anywhere);
+            const View lse = arrays.emplace_back(f, "parts: lse", nb::object(item[1]), Access::read, Where::anywhere);
             views.push_back({out, lse});
         }
         if (views.empty()) { refuse(f, "parts", "at least one", "none"); }
@@ -43,7 +43,7 @@ nb::object merge_(const nb::sequence& parts, const nb::kwargs& keywords) {
     const Parts given(f, parts);
     const Result result = make_result(f, "out", out, given.first, given.out().dtype(), given.out().shape());
     const Result sums = make_requested(f, "lse", lse, given.first, given.lse().dtype(), given.lse().shape());
-    Context& team = choose_context(f, context);
+    Context& team = choose_context(f, context, given.out().device());
     without_gil([&] { merge(team, given.views, result.view(), sums.view()); });
     return nb::make_tuple(result.object, sums.object);
 }
@@ -54,8 +54,8 @@ nb::list merge_backward_(const nb::sequence& parts, nb::handle dout, const nb::k
     const Own own[] = {{"dlse", &dlse}, {"context", &context}};
     read_keywords(f, keywords, own);
     const Parts given(f, parts);
-    const Array upstream(f, "dout", dout);
-    const Array upstream_lse(f, "dlse", dlse);
+    const Array upstream(f, "dout", dout, Access::read, Where::anywhere);
+    const Array upstream_lse(f, "dlse", dlse, Access::read, Where::anywhere);
     std::vector<Result> results;
     std::vector<PartialGradient> gradients;
     nb::list list;
@@ -67,7 +67,7 @@ nb::list merge_backward_(const nb::sequence& parts, nb::handle dout, const nb::k
         gradients.push_back({d_out, results.back().view()});
         list.append(nb::make_tuple(out_object, results.back().object));
     }
-    Context& team = choose_context(f, context);
+    Context& team = choose_context(f, context, given.out().device());
     without_gil([&] { merge_backward(team, given.views, upstream, gradients, upstream_lse); });
     return list;
 }

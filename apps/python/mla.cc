@@ -15,17 +15,17 @@ nb::object mla_attend_(nb::handle q, nb::handle latent, nb::handle rotary_key, n
     constexpr const char* f = "mla_attend";
     nb::handle out, lse, context;
     const Own own[] = {{"out", &out}, {"lse", &lse}, {"context", &context}};
-    AttentionKeywords attention(f);
+    AttentionKeywords attention(f, Where::anywhere);
     read_keywords(f, keywords, own, &attention);
-    const Array queries(f, "q", q);
-    const Array latents(f, "latent", latent);
-    const Array rotary(f, "rotary_key", rotary_key);
-    const Array keys(f, "up_key", up_key);
-    const Array values(f, "up_value", up_value);
+    const Array queries(f, "q", q, Access::read, Where::anywhere);
+    const Array latents(f, "latent", latent, Access::read, Where::anywhere);
+    const Array rotary(f, "rotary_key", rotary_key, Access::read, Where::anywhere);
+    const Array keys(f, "up_key", up_key, Access::read, Where::anywhere);
+    const Array values(f, "up_value", up_value, Access::read, Where::anywhere);
     const std::int64_t batch = queries.extent(0), heads = queries.extent(1), rows = queries.extent(2);
     const Result result = make_result(f, "out", out, q, queries.dtype(), {batch, heads, rows, values.extent(1)});
     const Result sums = make_requested(f, "lse", lse, q, wide(queries.dtype()), {batch, heads, rows});
-    Context& team = choose_context(f, context);
+    Context& team = choose_context(f, context, queries.device());
     without_gil([&] {
         mla_attend(team, queries, latents, rotary, {keys, values}, {.out = result.view(), .lse = sums.view()},
                    attention.options);
@@ -38,16 +38,16 @@ nb::object mla_attend_absorbed_(nb::handle q, nb::handle cache, nb::handle up_ke
     constexpr const char* f = "mla_attend_absorbed";
     nb::handle out, lse, context;
     const Own own[] = {{"out", &out}, {"lse", &lse}, {"context", &context}};
-    AttentionKeywords attention(f);
+    AttentionKeywords attention(f, Where::anywhere);
     read_keywords(f, keywords, own, &attention);
-    const Array queries(f, "q", q);
-    const Array cached(f, "cache", cache);
-    const Array keys(f, "up_key", up_key);
-    const Array values(f, "up_value", up_value);
+    const Array queries(f, "q", q, Access::read, Where::anywhere);
+    const Array cached(f, "cache", cache, Access::read, Where::anywhere);
+    const Array keys(f, "up_key", up_key, Access::read, Where::anywhere);
+    const Array values(f, "up_value", up_value, Access::read, Where::anywhere);
     const std::int64_t batch = queries.extent(0), heads = queries.extent(1), rows = queries.extent(2);
     const Result result = make_result(f, "out", out, q, queries.dtype(), {batch, heads, rows, values.extent(1)});
     const Result sums = make_requested(f, "lse", lse, q, wide(queries.dtype()), {batch, heads, rows});
-    Context& team = choose_context(f, context);
+    Context& team = choose_context(f, context, queries.device());
     without_gil([&] {
         mla_attend_absorbed(team, queries, cached, {keys, values}, {.out = result.view(), .lse = sums.view()},
                             attention.options);
@@ -65,17 +65,17 @@ nb::object mla_attend_backward_(nb::handle q, nb::handle latent, nb::handle rota
                        {"dsinks", &dsinks},
                        {"dalibi_slopes", &dalibi_slopes},
                        {"context", &context}};
-    AttentionKeywords attention(f);
+    AttentionKeywords attention(f, Where::anywhere);
     read_keywords(f, keywords, own, &attention);
-    const Array queries(f, "q", q);
-    const Array latents(f, "latent", latent);
-    const Array rotary(f, "rotary_key", rotary_key);
-    const Array keys(f, "up_key", up_key);
-    const Array values(f, "up_value", up_value);
-    const Array outputs(f, "out", out);
-    const Array sums(f, "lse", lse);
-    const Array upstream(f, "dout", dout);
-    const Array upstream_lse(f, "dlse", dlse);
+    const Array queries(f, "q", q, Access::read, Where::anywhere);
+    const Array latents(f, "latent", latent, Access::read, Where::anywhere);
+    const Array rotary(f, "rotary_key", rotary_key, Access::read, Where::anywhere);
+    const Array keys(f, "up_key", up_key, Access::read, Where::anywhere);
+    const Array values(f, "up_value", up_value, Access::read, Where::anywhere);
+    const Array outputs(f, "out", out, Access::read, Where::anywhere);
+    const Array sums(f, "lse", lse, Access::read, Where::anywhere);
+    const Array upstream(f, "dout", dout, Access::read, Where::anywhere);
+    const Array upstream_lse(f, "dlse", dlse, Access::read, Where::anywhere);
     const auto like = [&](const char* name, const Array& array) {
         return make_requested(f, name, array ? Py_True : Py_False, q, array.dtype(), array.shape());
     };
@@ -93,7 +93,7 @@ nb::object mla_attend_backward_(nb::handle q, nb::handle latent, nb::handle rota
     const Result rslopes = asked("dalibi_slopes", dalibi_slopes, options.alibi_slopes);
     const MlaGradients gradients{rq.view(),     rlatent.view(), rrotary.view(), rkey.view(),
                                  rvalue.view(), rbias.view(),   rsinks.view(),  rslopes.view()};
-    Context& team = choose_context(f, context);
+    Context& team = choose_context(f, context, queries.device());
     without_gil([&] {
         mla_attend_backward(team,
                             {.q = queries,

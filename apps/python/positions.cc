@@ -26,12 +26,12 @@ nb::object rotate(const char* f, nb::handle x, const nb::kwargs& keywords, Opera
     nb::handle positions = Py_None, first, out, context;
     const Own own[] = {{"positions", &positions}, {"first", &first}, {"out", &out}, {"context", &context}};
     read_keywords(f, keywords, own);
-    const Array rows(f, "x", x);
+    const Array rows(f, "x", x, Access::read, Where::anywhere);
     const Array places(f, "positions", positions);
     RopeOptions options{.positions = places};
     if (first) { options.first = to_integer(f, "first", first); }
     const Result result = make_result(f, "out", out, x, rows.dtype(), rows.shape());
-    Context& team = choose_context(f, context);
+    Context& team = choose_context(f, context, rows.device());
     without_gil([&] { operation(team, rows.view(), result.view(), options); });
     return result.object;
 }

@@ -22,9 +22,9 @@ nb::object turn(const char* f, nb::handle x, nb::handle cosine, nb::handle sine,
     nb::handle pairing, positions = Py_None, out, context;
     const Own own[] = {{"pairing", &pairing}, {"positions", &positions}, {"out", &out}, {"context", &context}};
     read_keywords(f, keywords, own);
-    const Array rows(f, "x", x);
-    const Array cosines(f, "cosine", cosine);
-    const Array sines(f, "sine", sine);
+    const Array rows(f, "x", x, Access::read, Where::anywhere);
+    const Array cosines(f, "cosine", cosine, Access::read, Where::anywhere);
+    const Array sines(f, "sine", sine, Access::read, Where::anywhere);
     const Array places(f, "positions", positions);
     Rotations by{.cosine = cosines, .sine = sines, .positions = places};
     if (pairing) {
@@ -32,7 +32,7 @@ nb::object turn(const char* f, nb::handle x, nb::handle cosine, nb::handle sine,
                                      {{"halves", Pairing::halves}, {"interleaved", Pairing::interleaved}});
     }
     const Result result = make_result(f, "out", out, x, rows.dtype(), rows.shape());
-    Context& team = choose_context(f, context);
+    Context& team = choose_context(f, context, rows.device());
     without_gil([&] { operation(team, rows, result.view(), by); });
     return result.object;
 }

@@ -64,7 +64,7 @@ struct CacheConfig {
     CacheStorage storage = CacheStorage::f32;
     /// Tokens of a page, any number from 1. 16 wastes little and is as fast as larger ones.
     std::int64_t page_size = 16;
-    /// Where the pages are. On a GPU: kind attention in f32, bf16 or f16, without rope, which is then the caller's.
+    /// Where the pages are. On a GPU without rope, which is then the caller's.
     Device device{};
     /// Of the whole pool, with fewer than 2^31 tokens in all. linear and infini: states, one a cache, whatever its
     /// length.

@@ -375,7 +375,8 @@ namespace {
 template <class AnyView>
 AnyView copies_apart(const AnyView& x, std::int64_t times) {
     const std::int64_t b = x.extent(0), h = x.extent(1) / times, t = x.extent(2), d = x.extent(3);
-    return {x.dtype(), x.data(), Shape{times, b, t, h, d}, Shape{d, t * h * times * d, h * times * d, times * d, 1}};
+    return {x.dtype(), x.data(), Shape{times, b, t, h, d}, Shape{d, t * h * times * d, h * times * d, times * d, 1},
+            x.device()};
 }
 
 }  // namespace
@@ -388,7 +389,7 @@ Value repeat_heads(Tape& tape, const Value& x, std::int64_t times) {
     const MutableView& from = x.view();
     convert(tape.context(),
             View(from.dtype(), from.data(), Shape{times, b, t, h, d},
-                 Shape{0, from.stride(0), from.stride(2), from.stride(1), from.stride(3)}),
+                 Shape{0, from.stride(0), from.stride(2), from.stride(1), from.stride(3)}, from.device()),
             copies_apart(out.view(), times));
     if (!needs) { return out; }
     tape.record(rows, [dx = Sink(x), times](Tape& back, std::span<const View> g) {

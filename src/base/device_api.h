@@ -35,7 +35,21 @@ struct DeviceCopy {
 void copy_on(const DeviceCopy& copy, Queue* queue);
 
 /// Who keeps memory of a queue. Operations that call one another have places of their own.
-enum class KeptMemory : std::uint8_t { keys, values, weights, count };
+enum class KeptMemory : std::uint8_t {
+    keys,     ///< gathered from pages
+    values,   ///< likewise
+    weights,  ///< of a product, widened
+    expanded_keys,
+    expanded_values,
+    dexpanded_keys,
+    dexpanded_values,
+    latents,
+    absorbed,
+    local,  ///< results inside a segment
+    found,  ///< what a memory answers
+    news,   ///< what it learns
+    count
+};
 
 /// Memory on the device that stays with the queue until `slot` is asked for again: for what an operation hands from one
 /// kernel to another, without asking the system each time. Contents are undefined. The pool's lock is held.

@@ -3,7 +3,7 @@
 namespace heed {
 
 void refuse(const char* function, const std::string& argument, const std::string& expected, const std::string& got) {
-    refuse(std::string(function), argument, expected, got);
+    throw Error("[" + std::string(function) + "] " + argument + ": expected " + expected + ", got " + got);
 }
 
 void refuse(const std::string& function, const std::string& argument, const std::string& expected,

@@ -94,19 +94,25 @@ Tensor stored_rows(const char* function, const Cache::State& cache, std::int64_t
     const CachePool::State& pool = *cache.pool;
     const std::int64_t columns = keys ? c.head_size : c.value_size;
     Tensor rows = Tensor::uninitialised(DType::f32, {1, c.kv_heads, end - begin, columns});
-    std::vector<char> copy(static_cast<std::size_t>((keys ? pool.k_layout : pool.v_layout).bytes));  // from a GPU
+    const KvRowLayout& layout = keys ? pool.k_layout : pool.v_layout;
+    std::vector<char> copy(static_cast<std::size_t>(layout.bytes));  // from a GPU, as are these
+    std::vector<float> scales(static_cast<std::size_t>(layout.scales));
     for (std::int64_t g = 0; g < c.kv_heads; ++g) {
         for (std::int64_t j = begin; j < end; ++j) {
             const std::size_t run = cache.run_of(j);
             const KvRows& from = keys ? pool.layers[l].k_rows : pool.layers[l].v_rows;
             const std::int64_t row = cache.row_of(run, j);
             const char* stored = row_of(from, g, cache.table[run], row);
+            const float* its_scales = scales_of(from, g, cache.table[run], row);
             if (c.device.kind != DeviceKind::cpu) {
                 detail::copy_on({copy.data(), Device{}, stored, c.device, copy.size()}, nullptr);
+                detail::copy_on({scales.data(), Device{}, its_scales, c.device, scales.size() * sizeof(float)},
+                                nullptr);
                 stored = copy.data();
+                its_scales = scales.data();
             }
-            read_kv_row(keys ? pool.k_layout : pool.v_layout, stored, scales_of(from, g, cache.table[run], row),
-                        columns, rows.as<float>() + (g * (end - begin) + j - begin) * columns);
+            read_kv_row(layout, stored, its_scales, columns,
+                        rows.as<float>() + (g * (end - begin) + j - begin) * columns);
         }
     }
     return rows;

@@ -1,11 +1,14 @@
 #include "cache/cached_step.h"
+#include "ops/host_copy.h"
 #include "ops/kv_transfer.h"
 
 namespace heed {
 namespace {
 
 /// A scale of infinity would lose the whole row.
-void check_finite(CachedStep& step, const char* name, const View& x) {
+void check_finite(Context& context, CachedStep& step, const char* name, const View& given) {
+    const Tensor copied = on_host(context) ? Tensor() : host_copy(context, given);
+    const View x = copied ? copied.view() : given;
     std::vector<float>& row = step.buffers.numbers;
     row.resize(std::max(row.size(), static_cast<std::size_t>(x.extent(3))));
     for (std::int64_t g = 0; g < x.extent(1); ++g) {
@@ -109,8 +112,8 @@ CacheAppend::CacheAppend(Context& context, CachedStep& step, const View& k, cons
     const bool quantised = step.config().storage >= CacheStorage::i8;
     const View keys = rotated(context, step, k);
     if (quantised) {
-        check_finite(step, "k", keys);
-        if (v) { check_finite(step, "v", v); }
+        check_finite(context, step, "k", keys);
+        if (v) { check_finite(context, step, "v", v); }
     }
     const auto layer = static_cast<std::size_t>(step.layer);
     std::vector<CachedStep::Before>& before = step.buffers.before;

@@ -16,38 +16,51 @@ float* writable_scales(const KvRows& rows, std::int64_t g, std::int32_t page, st
     return const_cast<float*>(scales_of(rows, g, page, row));
 }
 
+/// Bytes to another place of the same device.
+void move_bytes(Device device, void* to, const void* from, std::size_t bytes) {
+    if (device.kind == DeviceKind::cpu) {
+        std::memmove(to, from, bytes);
+        return;
+    }
+    try {
+        detail::copy_on({to, device, from, device, bytes}, nullptr);
+    } catch (const DeviceError&) {  // a device that is lost says so to the call that follows
+    }
+}
+
 /// `count` rows of one side and head.
 void copy_rows(Device device, const KvRows& rows, std::int64_t g, std::int32_t from_page, std::int64_t from_row,
                std::int32_t to_page, std::int64_t to_row, std::int64_t count) {
     char* to = writable(rows, g, to_page, to_row);
     const char* from = row_of(rows, g, from_page, from_row);
     const auto bytes = static_cast<std::size_t>(count * rows.row_bytes);
-    if (device.kind != DeviceKind::cpu) {  // rows with scales are the CPU's
-        try {
-            detail::copy_on({to, device, from, device, bytes}, nullptr);
-        } catch (const DeviceError&) {  // a device that is lost says so to the call that follows
-        }
-        return;
-    }
-    std::memmove(to, from, bytes);
+    move_bytes(device, to, from, bytes);
     if (rows.scales == nullptr) { return; }
-    std::memmove(writable_scales(rows, g, to_page, to_row), scales_of(rows, g, from_page, from_row),
-                 static_cast<std::size_t>(count * rows.row_scales) * sizeof(float));
+    move_bytes(device, writable_scales(rows, g, to_page, to_row), scales_of(rows, g, from_page, from_row),
+               static_cast<std::size_t>(count * rows.row_scales) * sizeof(float));
 }
 
+char* part_of(Tensor& tensor, std::int32_t page, std::size_t bytes) {
+    return static_cast<char*>(tensor.data()) + static_cast<std::size_t>(page) * bytes;
+}
 void copy_part(Tensor& tensor, std::int32_t from, std::int32_t to) {
     if (!tensor) { return; }
     const std::size_t bytes = tensor.bytes() / static_cast<std::size_t>(tensor.shape()[0]);
-    auto* data = static_cast<char*>(tensor.data());
-    std::memcpy(data + static_cast<std::size_t>(to) * bytes, data + static_cast<std::size_t>(from) * bytes, bytes);
+    move_bytes(tensor.device(), part_of(tensor, to, bytes), part_of(tensor, from, bytes), bytes);
 }
 void clear_part(Tensor& tensor, std::int32_t page) {
     if (!tensor) { return; }
     const std::size_t bytes = tensor.bytes() / static_cast<std::size_t>(tensor.shape()[0]);
-    std::memset(static_cast<char*>(tensor.data()) + static_cast<std::size_t>(page) * bytes, 0, bytes);
+    if (tensor.device().kind == DeviceKind::cpu) {
+        std::memset(part_of(tensor, page, bytes), 0, bytes);
+        return;
+    }
+    // A copy waits for those who had the page before.
+    const Tensor zeros(DType::u8, {static_cast<std::int64_t>(bytes)}, tensor.device());
+    move_bytes(tensor.device(), part_of(tensor, page, bytes), zeros.data(), bytes);
 }
 void copy_tensor(const Tensor& from, Tensor& to) {
-    if (from) { std::memcpy(to.data(), from.data(), from.bytes()); }
+    if (from) { move_bytes(from.device(), to.data(), from.data(), from.bytes()); }
 }
 
 }  // namespace

@@ -62,12 +62,6 @@ void check_positions(const CacheConfig& c) {
 void check_device(const CacheConfig& c) {
     if (c.device.kind == DeviceKind::cpu) { return; }
     const std::string where = " on " + to_string(c.device);
-    if (c.kind != CacheKind::attention) {
-        refuse(function, "kind", "attention" + where, "a kind that is the CPU's alone");
-    }
-    if (c.storage > CacheStorage::f16) {
-        refuse(function, "storage", "f32, bf16 or f16" + where, std::string(name_of(c.storage)));
-    }
     if (c.rope) { refuse(function, "rope", "none" + where + ": keys come rotated", "one"); }
 }
 
@@ -158,7 +152,7 @@ CachePool::State::Side make_side(const KvRowLayout& layout, const CacheConfig& c
     side.data = Tensor::uninitialised(DType::u8, {c.kv_heads, c.pages, c.page_size, layout.bytes}, c.device);
     if (c.device.kind == DeviceKind::cpu) { prefer_large_pages(side.data); }
     if (layout.scales > 0) {
-        side.scales = Tensor::uninitialised(DType::f32, {c.kv_heads, c.pages, c.page_size, layout.scales});
+        side.scales = Tensor::uninitialised(DType::f32, {c.kv_heads, c.pages, c.page_size, layout.scales}, c.device);
     }
     return side;
 }
@@ -201,8 +195,8 @@ CachePool::State::State(const CacheConfig& given) : config(checked(given)) {
     layers.resize(static_cast<std::size_t>(c.layers));
     for (Layer& layer : layers) {
         if (c.kind == CacheKind::linear) {
-            layer.s = Tensor::uninitialised(DType::f32, {c.pages, c.states, c.features, c.value_size});
-            if (c.normalise) { layer.z = Tensor::uninitialised(DType::f32, {c.pages, c.states, c.features}); }
+            layer.s = Tensor::uninitialised(DType::f32, {c.pages, c.states, c.features, c.value_size}, c.device);
+            if (c.normalise) { layer.z = Tensor::uninitialised(DType::f32, {c.pages, c.states, c.features}, c.device); }
         } else if (!is_state(c.kind)) {
             layer.k = make_side(k_layout, c);
             layer.k_rows = layer.v_rows = rows_of(layer.k, k_layout, c);
@@ -217,11 +211,11 @@ CachePool::State::State(const CacheConfig& given) : config(checked(given)) {
         const Shape keys{1, c.kv_heads, c.segment, c.head_size};
         memories.resize(static_cast<std::size_t>(c.pages * c.layers));
         for (InfiniMemory& m : memories) {
-            m.m = Tensor(DType::f32, {1, c.kv_heads, c.head_size, c.value_size});
-            m.z = Tensor(DType::f32, {1, c.kv_heads, c.head_size});
-            m.k = Tensor(dtype, keys);
-            m.v = Tensor(dtype, {1, c.kv_heads, c.segment, c.value_size});
-            if (c.memory_keys) { m.memory_k = Tensor(dtype, keys); }
+            m.m = Tensor(DType::f32, {1, c.kv_heads, c.head_size, c.value_size}, c.device);
+            m.z = Tensor(DType::f32, {1, c.kv_heads, c.head_size}, c.device);
+            m.k = Tensor(dtype, keys, c.device);
+            m.v = Tensor(dtype, {1, c.kv_heads, c.segment, c.value_size}, c.device);
+            if (c.memory_keys) { m.memory_k = Tensor(dtype, keys, c.device); }
         }
     }
     references_.assign(static_cast<std::size_t>(c.pages), 0);

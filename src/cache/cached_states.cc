@@ -46,6 +46,7 @@ void cached_linear_attend(Context& context, const CacheBatch& batch, const View&
     constexpr const char* function = "cached_linear_attend";
     check_axes(function, "q", q, "[1,H,T,D]");
     CachedStep& step = checked_step(function, batch, CacheKind::linear, q.extent(2), true, {});
+    check_device(context, step);
     const CacheConfig& c = step.config();
     check_dtype(function, "q", q, float_types);
     check_rows(step, "k", k, v, q.dtype());
@@ -58,10 +59,10 @@ void cached_linear_attend(Context& context, const CacheBatch& batch, const View&
                options.normalise ? "true" : "false");
     }
     // A state of the right shape stands for each of the entries' own.
-    Tensor s(DType::f32, {1, c.states, c.features, c.value_size});
-    Tensor z = c.normalise ? Tensor(DType::f32, {1, c.states, c.features}) : Tensor();
-    const MutableLinearState state{s, z ? z.view() : MutableView()};
-    (void)checked_linear_forward(function, {q, k, v, state}, {.out = out, .final = state}, options);
+    const MutableLinearState state{
+        step.buffers.q.view(DType::f32, {1, c.states, c.features, c.value_size}, c.device),
+        c.normalise ? step.buffers.k.view(DType::f32, {1, c.states, c.features}, c.device) : MutableView()};
+    (void)checked_linear_forward(step.caller(), {q, k, v, state}, {.out = out, .final = state}, options);
     take_states(step);
     // A feature function may throw half-way: then the states are put back.
     std::vector<std::pair<Tensor, Tensor>> before;
@@ -96,6 +97,7 @@ void cached_infini_attend(Context& context, const CacheBatch& batch, const View&
     constexpr const char* function = "cached_infini_attend";
     check_axes(function, "q", q, "[1,H,T,D]");
     CachedStep& step = checked_step(function, batch, CacheKind::infini, q.extent(2), true, {});
+    check_device(context, step);
     const CacheConfig& c = step.config();
     const DType stored = step.pool->infini_type();
     check_dtype(function, "q", q, {stored});
@@ -109,7 +111,7 @@ void cached_infini_attend(Context& context, const CacheBatch& batch, const View&
     options.segment = c.segment;
     // Sizes are checked against no memory at all, so that a mistake takes no page.
     const InfiniMemory empty;
-    (void)checked_infini_forward(context, function, {q, k, v, gates}, out, empty, options);
+    (void)checked_infini_forward(context, step.caller(), {q, k, v, gates}, out, empty, options);
     take_states(step);
     for (std::size_t n = 0; n < step.count(); ++n) {
         if (step.queries(n) == 0) { continue; }

@@ -122,12 +122,12 @@ void find_positions(CachedStep& step, const GivenPositions& asked_for) {
 
 }  // namespace
 
-MutableView StepBuffer::view(DType dtype, const Shape& shape) {
+MutableView StepBuffer::view(DType dtype, const Shape& shape, Device device) {
     const std::int64_t bytes = shape.elements() * static_cast<std::int64_t>(size_of(dtype));
-    if (!memory_ || static_cast<std::int64_t>(memory_.bytes()) < bytes) {
-        memory_ = Tensor::uninitialised(DType::u8, {std::max<std::int64_t>(bytes, 1)});
+    if (!memory_ || static_cast<std::int64_t>(memory_.bytes()) < bytes || !(memory_.device() == device)) {
+        memory_ = Tensor::uninitialised(DType::u8, {std::max<std::int64_t>(bytes, 1)}, device);
     }
-    return MutableView(dtype, memory_.data(), shape);
+    return MutableView(dtype, memory_.data(), shape, device);
 }
 
 CachedStep& checked_step(const char* function, const CacheBatch& batch, CacheKind kind, std::int64_t tokens,

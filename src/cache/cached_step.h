@@ -11,7 +11,7 @@ namespace heed {
 class StepBuffer {
 public:
     /// Contents are undefined, and those of the last call gone.
-    MutableView view(DType dtype, const Shape& shape);
+    MutableView view(DType dtype, const Shape& shape, Device device = {});
 
 private:
     Tensor memory_;

@@ -2,6 +2,7 @@
 
 #include "cuda/any_rows.h"
 #include "cuda/kv_transfer_any.h"
+#include "kernel/kv_rows.h"
 
 namespace heed::cuda {
 namespace {
@@ -23,6 +24,11 @@ KvTransferCall call_of(const AnyView& tensor, const KvRows& rows) {
     call.data = const_cast<char*>(rows.data);
     call.head_bytes = rows.head_bytes;
     call.row_bytes = rows.row_bytes;
+    call.bits = rows.storage == KvStorage::i8 ? 8 : rows.storage == KvStorage::i4 ? 4 : 0;
+    call.group = rows.storage == KvStorage::i4 ? i4_group : call.columns;
+    call.scales = const_cast<float*>(rows.scales);  // what a problem is to write to, it may write to
+    call.head_scales = rows.head_scales;
+    call.row_scales = rows.row_scales;
     return call;
 }
 
@@ -43,19 +49,9 @@ void gather(detail::Place& place, const KvGatherProblem& p) {
     run(place, call_of(p.out, p.from), p.rows, launch_kv_gather);
 }
 
-const char* has_scales(const KvRows& rows) { return rows.scales != nullptr ? "rows with scales" : nullptr; }
-
 }  // namespace
 
-std::vector<Kernel<KvWriteProblem>> kv_write_kernels() {
-    auto row = any_row<KvWriteProblem>(write);
-    row.declines = [](const KvWriteProblem& p) { return has_scales(p.to); };
-    return {row};
-}
-std::vector<Kernel<KvGatherProblem>> kv_gather_kernels() {
-    auto row = any_row<KvGatherProblem>(gather);
-    row.declines = [](const KvGatherProblem& p) { return has_scales(p.from); };
-    return {row};
-}
+std::vector<Kernel<KvWriteProblem>> kv_write_kernels() { return {any_row<KvWriteProblem>(write)}; }
+std::vector<Kernel<KvGatherProblem>> kv_gather_kernels() { return {any_row<KvGatherProblem>(gather)}; }
 
 }  // namespace heed::cuda

@@ -15,6 +15,13 @@ struct HeadSumProblem {
     std::int64_t summed() const { return to.extent(1) == 1 ? from.extent(1) : 1; }
 };
 
+/// out [B,S,r] = latent, with rows set to 0 that one head of MLA got no gradient from: a product 0 * NaN would let what
+/// the head may not see into its weights.
+struct SeenLatentsProblem {
+    View latent, dkeys, dvalues;  ///< [B,S,r], [B,1,S,n], [B,1,S,v]
+    MutableView out;              ///< of latent's type
+};
+
 /// out [B,X,n,C] = fa[x] a + fb[x] b by head x. b may be absent, fa and fb empty (1).
 struct WeightedSumProblem {
     MutableView out;

@@ -10,6 +10,7 @@
 #include "base/dispatch.h"
 #include "base/place.h"
 #include "base/pool.h"
+#include "ops/clamped_gate.h"
 #include "ops/host_copy.h"
 
 namespace heed {
@@ -284,38 +285,14 @@ Value combine(Tape& tape, const Routes& routes, std::vector<ExpertOutput> output
 }
 
 Value clamped_gate(Tape& tape, const Value& gate, const Value& up, double limit, double alpha) {
-    const auto sigmoid = [](double x) { return 1 / (1 + std::exp(-x)); };
-    const auto at = [](const View& v, std::int64_t i, std::int64_t j) {
-        return read_number(v.dtype(), v.data(), i * v.stride(0) + j * v.stride(1));
-    };
+    const ClampedGate options{.limit = limit, .alpha = alpha};
     const Tape::Operation operation{
-        .forward =
-            [=](Context&, std::span<const View> in, const MutableView& out) {
-                for (std::int64_t i = 0; i < out.extent(0); ++i) {
-                    for (std::int64_t j = 0; j < out.extent(1); ++j) {
-                        const double a = std::min(at(in[0], i, j), limit);
-                        const double b = std::clamp(at(in[1], i, j), -limit, limit);
-                        write_number(out.dtype(), out.data(), i * out.stride(0) + j, (b + 1) * a * sigmoid(alpha * a));
-                    }
-                }
-            },
+        .forward = [=](Context& context, std::span<const View> in,
+                       const MutableView& out) { clamped_gate(context, options, in[0], in[1], out); },
         .backward =
-            [=](Context&, std::span<const View> in, const View&, const View& dout, std::span<const MutableView> d) {
-                for (std::int64_t i = 0; i < dout.extent(0); ++i) {
-                    for (std::int64_t j = 0; j < dout.extent(1); ++j) {
-                        const double x = at(in[0], i, j), y = at(in[1], i, j), dz = at(dout, i, j);
-                        const double a = std::min(x, limit), b = std::clamp(y, -limit, limit), s = sigmoid(alpha * a);
-                        const double da = (b + 1) * (s + alpha * a * s * (1 - s)) * dz;
-                        if (d[0]) {
-                            write_number(d[0].dtype(), d[0].data(), i * d[0].stride(0) + j * d[0].stride(1),
-                                         x <= limit ? da : 0);
-                        }
-                        if (d[1]) {
-                            write_number(d[1].dtype(), d[1].data(), i * d[1].stride(0) + j * d[1].stride(1),
-                                         std::abs(y) <= limit ? a * s * dz : 0);
-                        }
-                    }
-                }
+            [=](Context& context, std::span<const View> in, const View&, const View& dout,
+                std::span<const MutableView> d) {
+                clamped_gate_backward(context, options, in[0], in[1], dout, d[0], d[1]);
             }};
     const std::array<Value, 2> inputs = {gate, up};
     return tape.apply(operation, inputs, gate.dtype(), gate.shape());

@@ -6,13 +6,6 @@
 namespace heed {
 namespace {
 
-void expect_host(const Tape& tape) {
-    const Device device = tape.context().device();
-    if (device.kind != DeviceKind::cpu) {
-        refuse("forward", "model", "experts without a limit on " + to_string(device), "some with");
-    }
-}
-
 /// Tokens of each expert, in order.
 std::vector<ExpertOutput> tokens_of(const Routes& routes, std::int64_t experts) {
     std::vector<ExpertOutput> result(static_cast<std::size_t>(experts));
@@ -63,7 +56,6 @@ Value FeedForwardLayer::operator()(Tape& tape, const Value& x) const {
         u = up(tape, x);
     }
     if (config.experts.limit > 0) {
-        expect_host(tape);
         return down(tape, clamped_gate(tape, g, u, config.experts.limit, config.experts.alpha));
     }
     return down(tape, gated(tape, config.activation, g, u));

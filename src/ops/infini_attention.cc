@@ -1,6 +1,8 @@
+#include <heed/elementwise.h>
 #include <heed/infini_attention.h>
 
 #include "ops/cached_attention.h"
+#include "ops/host_copy.h"
 #include "ops/infini_attention_steps.h"
 #include "reference/infini_attention.h"
 
@@ -11,22 +13,23 @@ Tensor clone_of(const Tensor& tensor) { return tensor ? tensor.clone() : Tensor(
 
 /// Gives an empty memory its sizes, and room for pending tokens where the call will leave or complete some.
 void make_room(const InfiniProblem& p, InfiniMemory& memory) {
+    const Device device = p.q.device();
     if (!memory.m) {
-        memory.m = Tensor(p.wide, p.memory_shape());
-        memory.z = Tensor(p.wide, p.normaliser_shape());
+        memory.m = Tensor(p.wide, p.memory_shape(), device);
+        memory.z = Tensor(p.wide, p.normaliser_shape(), device);
     }
     if (memory.pending == 0 && p.tokens % p.options.segment == 0) { return; }
     const Shape keys{p.batch, p.kv_heads, p.options.segment, p.head_size};
     if (!memory.k) {
-        memory.k = Tensor(p.q.dtype(), keys);
-        memory.v = Tensor(p.q.dtype(), {p.batch, p.kv_heads, p.options.segment, p.value_size});
+        memory.k = Tensor(p.q.dtype(), keys, device);
+        memory.v = Tensor(p.q.dtype(), {p.batch, p.kv_heads, p.options.segment, p.value_size}, device);
     }
-    if (p.own_memory_k && !memory.memory_k) { memory.memory_k = Tensor(p.q.dtype(), keys); }
+    if (p.own_memory_k && !memory.memory_k) { memory.memory_k = Tensor(p.q.dtype(), keys, device); }
 }
 
 /// Tokens [t, t + n) of the call, all of one segment; where the segment began in another call or goes on in another,
 /// its keys are gathered in the memory.
-InfiniPiece piece_of(const InfiniProblem& p, const MutableView& out, std::int64_t t, std::int64_t n,
+InfiniPiece piece_of(Context& context, const InfiniProblem& p, const MutableView& out, std::int64_t t, std::int64_t n,
                      InfiniMemory& memory) {
     const auto part = [&](const auto& x) { return x.slice(2, t, t + n); };
     InfiniPiece piece{.q = part(p.q),
@@ -38,7 +41,8 @@ InfiniPiece piece_of(const InfiniProblem& p, const MutableView& out, std::int64_
                       .complete = memory.pending + n == p.options.segment};
     if (memory.pending > 0 || !piece.complete) {
         const auto keep = [&](const View& from, Tensor& to) {
-            copy_rows(from, to.view().slice(2, memory.pending, memory.pending + n));
+            const MutableView kept = to.view().slice(2, memory.pending, memory.pending + n);
+            on_host(context) ? copy_rows(from, kept) : convert(context, from, kept);
             return View(to.view().slice(2, 0, memory.pending + n));
         };
         piece.keys = keep(piece.keys, memory.k);
@@ -50,6 +54,11 @@ InfiniPiece piece_of(const InfiniProblem& p, const MutableView& out, std::int64_
 
 /// Steps 1 to 4 by the kernels of attention and of linear attention; scratch serves all pieces of a call.
 class ByKernels {
+    struct Space {
+        StepMemory memory;
+        MutableView view;
+    };
+
 public:
     ByKernels(Context& context, const InfiniProblem& problem, DType out)
         : context_(context), p_(problem), out_(out), minus_(static_cast<std::size_t>(p_.kv_heads), -1) {
@@ -62,16 +71,17 @@ public:
     void run(const InfiniPiece& piece, InfiniMemory& memory) {
         const std::int64_t n = piece.q.extent(2);
         // 1. Local results wait in float for the mix where out is narrower.
-        const MutableView local = out_ == p_.wide ? piece.out : space(local_, p_.heads).slice(2, 0, n);
+        const MutableView local =
+            out_ == p_.wide ? piece.out : space(local_, detail::KeptMemory::local, p_.heads).slice(2, 0, n);
         attend(context_, piece.q, piece.keys, piece.values, local, p_.local);
         // 2 and 4
         if (memory.segments > 0) {
-            const MutableView found = space(found_, p_.heads).slice(2, 0, n);
+            const MutableView found = space(found_, detail::KeptMemory::found, p_.heads).slice(2, 0, n);
             retrieve(context_, p_, piece.memory_q, {memory.m, memory.z}, found);
             weighted_sum(context_, piece.out, gate_, found, rest_, local);
         } else if (p_.options.first_segment == FirstSegment::gated) {
             weighted_sum(context_, piece.out, rest_, local, {}, {});
-        } else if (local_) {
+        } else if (local_.view) {
             weighted_sum(context_, piece.out, {}, local, {}, {});
         }
         // 3
@@ -82,7 +92,7 @@ private:
     void update(const View& k, const View& v, InfiniMemory& memory) {
         const MutableMemoryView target{memory.m, memory.z};
         if (p_.options.update == MemoryUpdate::delta && memory.segments > 0) {
-            const MutableView news = space(news_, p_.kv_heads, p_.options.segment);
+            const MutableView news = space(news_, detail::KeptMemory::news, p_.kv_heads, p_.options.segment);
             retrieve(context_, p_, k, {memory.m, memory.z}, news);
             weighted_sum(context_, news, {}, v, minus_, news);
             fold(context_, p_, k, news, target);
@@ -92,17 +102,19 @@ private:
         ++memory.segments;
     }
     /// Made when first asked for; a call's pieces have at most its own tokens, a completed segment all of them.
-    MutableView space(Tensor& tensor, std::int64_t heads, std::int64_t rows = 0) {
+    MutableView space(Space& space, detail::KeptMemory slot, std::int64_t heads, std::int64_t rows = 0) {
         const std::int64_t longest = rows > 0 ? rows : std::min(p_.tokens, p_.options.segment);
-        if (!tensor) { tensor = Tensor::uninitialised(p_.wide, {p_.batch, heads, longest, p_.value_size}); }
-        return tensor;
+        if (!space.view) {
+            space.view = space.memory.view(context_, slot, p_.wide, {p_.batch, heads, longest, p_.value_size});
+        }
+        return space.view;
     }
 
     Context& context_;
     const InfiniProblem& p_;
     DType out_;
     std::vector<double> gate_, rest_, minus_;
-    Tensor local_, found_, news_;
+    Space local_, found_, news_;
 };
 
 }  // namespace
@@ -127,13 +139,14 @@ std::size_t InfiniMemory::bytes() const {
 
 void infini_attend(Context& context, const View& q, const View& k, const View& v, const View& gates,
                    const MutableView& out, InfiniMemory& memory, const InfiniOptions& options) {
-    const InfiniProblem p =
+    InfiniProblem p =
         checked_infini_forward(context, {"infini_attend", context}, {q, k, v, gates}, out, memory, options);
+    const Tensor gates_here = gates_on_host(context, p);
     make_room(p, memory);
     ByKernels kernels(context, p, out.dtype());
     for (std::int64_t t = 0; t < p.tokens;) {
         const std::int64_t n = std::min(p.tokens - t, p.options.segment - memory.pending);
-        const InfiniPiece piece = piece_of(p, out, t, n, memory);
+        const InfiniPiece piece = piece_of(context, p, out, t, n, memory);
         if (p.by_reference) {
             reference::infini_piece(p, piece, memory);
         } else {

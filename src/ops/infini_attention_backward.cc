@@ -1,5 +1,6 @@
 #include <heed/infini_attention.h>
 
+#include "ops/host_copy.h"
 #include "ops/infini_attention_steps.h"
 #include "reference/infini_attention.h"
 
@@ -25,27 +26,27 @@ public:
             gate_[h] = p_.gate(static_cast<std::int64_t>(h));
             rest_[h] = p_.rest(static_cast<std::int64_t>(h));
         }
-        if (gradients.dsinks) { dsinks_ = Tensor(DType::f64, gradients.dsinks.shape()); }
-        if (gradients.dalibi_slopes) { dslopes_ = Tensor(DType::f64, gradients.dalibi_slopes.shape()); }
+        if (gradients.dsinks) { dsinks_ = zeros(DType::f64, gradients.dsinks.shape()); }
+        if (gradients.dalibi_slopes) { dslopes_ = zeros(DType::f64, gradients.dalibi_slopes.shape()); }
         remember(before);
     }
 
     void run(const InfiniMemoryGradient& after) {
-        dm_ = after.dm ? Tensor::copy_of(after.dm).to(p_.wide) : Tensor(p_.wide, p_.memory_shape());
-        dz_ = after.dz ? Tensor::copy_of(after.dz).to(p_.wide) : Tensor(p_.wide, p_.normaliser_shape());
+        forget();
+        if (after.dm) { store(context_, after.dm, dm_); }
+        if (after.dz) { store(context_, after.dz, dz_); }
         const std::int64_t unroll = p_.options.unroll;
         for (std::int64_t s = segments_ - 1; s >= 0; --s) {
-            if (unroll > 0 && s != segments_ - 1 && (s + 1) % unroll == 0) {
-                dm_ = Tensor(p_.wide, p_.memory_shape());
-                dz_ = Tensor(p_.wide, p_.normaliser_shape());
-            }
+            if (unroll > 0 && s != segments_ - 1 && (s + 1) % unroll == 0) { forget(); }
             segment(s);
         }
         if (gradients_.dm) { store(context_, dm_, gradients_.dm); }
         if (gradients_.dz) { store(context_, dz_, gradients_.dz); }
         if (gradients_.dgates) {
             for (std::size_t h = 0; h < heads(); ++h) { dgate_[h] = dgate_[h] * gate_[h] * rest_[h]; }
-            store(context_, View(dgate_.data(), Shape{p_.heads}), gradients_.dgates);
+            const View here(dgate_.data(), Shape{p_.heads});
+            const Tensor there = on_host(context_) ? Tensor() : placed(context_, Tensor::copy_of(here));
+            store(context_, there ? there.view() : here, gradients_.dgates);
         }
         if (gradients_.dsinks) { store(context_, dsinks_, gradients_.dsinks); }
         if (gradients_.dalibi_slopes) { store(context_, dslopes_, gradients_.dalibi_slopes); }
@@ -59,7 +60,13 @@ private:
     AnyView part(const AnyView& x, std::int64_t s) const {
         return p_.part(x, s);
     }
-    Tensor like(const View& x) const { return Tensor::uninitialised(p_.wide, x.shape()); }
+    Tensor like(const View& x) const { return Tensor::uninitialised(p_.wide, x.shape(), context_.device()); }
+    Tensor zeros(DType dtype, const Shape& shape) const { return Tensor(dtype, shape, context_.device()); }
+    /// No gradient comes from behind.
+    void forget() {
+        dm_ = zeros(p_.wide, p_.memory_shape());
+        dz_ = zeros(p_.wide, p_.normaliser_shape());
+    }
 
     /// v - r of the delta rule.
     Tensor novelty(std::int64_t s, const MemoryView& memory) const {
@@ -70,8 +77,8 @@ private:
     }
 
     void remember(const InfiniMemory& before) {
-        Tensor m = before.m ? before.m.clone() : Tensor(p_.wide, p_.memory_shape());
-        Tensor z = before.z ? before.z.clone() : Tensor(p_.wide, p_.normaliser_shape());
+        Tensor m = before.m ? before.m.clone() : zeros(p_.wide, p_.memory_shape());
+        Tensor z = before.z ? before.z.clone() : zeros(p_.wide, p_.normaliser_shape());
         for (std::int64_t s = 0; s < segments_; ++s) {
             m_.push_back(m.clone());
             z_.push_back(z.clone());
@@ -100,11 +107,11 @@ private:
                    .dout = part(dout_, s),
                    .memory = {m_[n], z_[n]},
                    .bypass = empty(s) && p_.options.first_segment == FirstSegment::local_only,
-                   .more_m = Tensor(p_.wide, p_.memory_shape()),
-                   .more_z = Tensor(p_.wide, p_.normaliser_shape()),
-                   .dk_memory = Tensor(p_.wide, part(p_.memory_k, s).shape()),
-                   .dv_memory = Tensor(p_.wide, part(p_.v, s).shape()),
-                   .dq_memory = Tensor(p_.wide, part(p_.q, s).shape())};
+                   .more_m = zeros(p_.wide, p_.memory_shape()),
+                   .more_z = zeros(p_.wide, p_.normaliser_shape()),
+                   .dk_memory = zeros(p_.wide, part(p_.memory_k, s).shape()),
+                   .dv_memory = zeros(p_.wide, part(p_.v, s).shape()),
+                   .dq_memory = zeros(p_.wide, part(p_.q, s).shape())};
         of_update(at);
         of_mix(at);
         of_local(at);
@@ -134,7 +141,7 @@ private:
     /// of 4, out = g memory + (1 - g) local, and of 2
     void of_mix(Segment& at) {
         at.local = like(at.dout);
-        at.lse = Tensor(p_.wide, {p_.batch, p_.heads, at.q.extent(2)});
+        at.lse = zeros(p_.wide, {p_.batch, p_.heads, at.q.extent(2)});
         attend(context_, at.q, part(p_.k, at.number), at.v, {.out = at.local, .lse = at.lse}, p_.local);
         at.dlocal = like(at.dout);
         weighted_sum(context_, at.dlocal, at.bypass ? std::vector<double>() : rest_, at.dout, {}, {});
@@ -142,12 +149,12 @@ private:
             const View memory_q = part(p_.memory_q, at.number);
             Tensor found = like(at.dout);
             retrieve(context_, p_, memory_q, at.memory, found);
-            add_dot_difference(context_, at.dout, found, at.local, dgate_);
+            if (gradients_.dgates) { add_dot_difference(context_, at.dout, found, at.local, dgate_); }
             Tensor dfound = like(at.dout);
             weighted_sum(context_, dfound, gate_, at.dout, {}, {});
             retrieve_backward(context_, p_, memory_q, at.memory, dfound, at.dq_memory, {at.more_m, at.more_z});
             collect(at);
-        } else if (!at.bypass) {
+        } else if (!at.bypass && gradients_.dgates) {
             std::vector<double> sum(heads(), 0);
             add_dot_difference(context_, at.dout, at.local, {}, sum);
             for (std::size_t h = 0; h < heads(); ++h) { dgate_[h] -= sum[h]; }
@@ -159,8 +166,8 @@ private:
         Tensor dq = like(at.q);
         Tensor dk = like(at.k);
         Tensor dv = like(at.v);
-        Tensor dsinks = dsinks_ ? Tensor(DType::f64, dsinks_.shape()) : Tensor();
-        Tensor dslopes = dslopes_ ? Tensor(DType::f64, dslopes_.shape()) : Tensor();
+        Tensor dsinks = dsinks_ ? zeros(DType::f64, dsinks_.shape()) : Tensor();
+        Tensor dslopes = dslopes_ ? zeros(DType::f64, dslopes_.shape()) : Tensor();
         AttentionGradients gradients{.dq = dq, .dk = dk, .dv = dv};
         if (dsinks) { gradients.dsinks = dsinks; }
         if (dslopes) { gradients.dalibi_slopes = dslopes; }
@@ -197,8 +204,9 @@ private:
 
 void infini_attend_backward(Context& context, const InfiniBackwardInputs& inputs, const InfiniGradients& gradients,
                             const InfiniMemory& before, const InfiniOptions& options) {
-    const InfiniProblem p =
+    InfiniProblem p =
         checked_infini_backward(context, {"infini_attend_backward", context}, inputs, gradients, before, options);
+    const Tensor gates_here = gates_on_host(context, p);
     if (p.by_reference) {
         reference::infini_attend_backward(p, inputs.dout, gradients, before, inputs.after);
     } else {

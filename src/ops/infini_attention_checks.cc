@@ -79,12 +79,14 @@ struct InfiniChecker {
             refuse("gates", to_string(Shape{p.heads}), to_string(gates.shape()));
         }
         check_dtype(function, "gates", gates, {DType::f32, DType::f64});
+        check_memory_or_host(function, "gates", gates);
         problem.gates = gates;
         const InfiniOptions& o = problem.options;
         const auto twin = [&](const char* name, const View& view, const View& of) {
             if (!view) { return; }
             if (!(view.shape() == of.shape())) { refuse(name, to_string(of.shape()), to_string(view.shape())); }
             check_dtype(function, name, view, {of.dtype()});
+            check_memory(function, name, view);
         };
         twin("memory_q", o.memory_q, p.q);
         twin("memory_k", o.memory_k, p.k);
@@ -101,6 +103,7 @@ struct InfiniChecker {
             refuse(name, to_string(shape), tensor ? to_string(tensor.shape()) : "none");
         }
         check_dtype(function, name, tensor, {dtype});
+        check_memory(function, name, tensor);
         inputs.emplace_back(name, tensor.view());
     }
     void memory(const InfiniMemory& memory) {
@@ -174,6 +177,7 @@ InfiniProblem checked_infini_backward(const Context& context, Caller function, c
     const auto read = [&](const char* name, const View& view, const Shape& shape, std::initializer_list<DType> dtypes) {
         if (!(view.shape() == shape)) { heed::refuse(function, name, to_string(shape), to_string(view.shape())); }
         check_dtype(function, name, view, dtypes);
+        check_memory(function, name, view);
         checker.inputs.emplace_back(name, view);
     };
     const Shape out_shape{p.batch, p.heads, p.tokens, p.value_size};

@@ -1,5 +1,6 @@
 #include "ops/infini_attention_steps.h"
 
+#include "ops/host_copy.h"
 #include "ops/linear_attention_kernels.h"
 
 namespace heed {
@@ -33,6 +34,13 @@ LinearAttentionProblem retrieval(const InfiniProblem& infini, const View& x, con
 }
 
 }  // namespace
+
+Tensor gates_on_host(Context& context, InfiniProblem& problem) {
+    if (problem.gates.device().kind == DeviceKind::cpu) { return {}; }
+    Tensor here = host_copy(context, problem.gates);
+    problem.gates = here.view();
+    return here;
+}
 
 void retrieve(Context& context, const InfiniProblem& infini, const View& x, const MemoryView& memory,
               const MutableView& out) {

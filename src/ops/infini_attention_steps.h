@@ -1,4 +1,6 @@
 #pragma once
+#include <heed/tensor.h>
+
 #include "base/dispatch.h"
 #include "base/pool.h"
 #include "ops/infini_attention_checks.h"
@@ -17,6 +19,9 @@ struct MemoryView {
 struct MutableMemoryView {
     MutableView m, z;
 };
+
+/// A copy of gates that lie on a GPU, of which the problem reads from then on: the mix takes them as numbers. Waits.
+Tensor gates_on_host(Context& context, InfiniProblem& problem);
 
 /// Step 2: out [B,X,n,E] = sigma(x) M / (sigma(x) . z) for x [B,X,n,D], X heads a multiple of G.
 void retrieve(Context& context, const InfiniProblem& problem, const View& x, const MemoryView& memory,

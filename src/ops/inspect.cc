@@ -5,6 +5,7 @@
 #include "cpu/inspect.h"
 #include "ops/attention_checks.h"
 #include "ops/attention_kernels.h"
+#include "ops/host_copy.h"
 #include "reference/attention.h"
 
 #include <algorithm>
@@ -133,6 +134,12 @@ void attention_weights(Context& context, const View& q, const View& k, const Mut
     const AttentionProblem problem = checked(function, q, k, options);
     const Chosen chosen(function, selection, problem);
     check_result(function, "weights", weights, chosen.shape(problem.keys), problem, {DType::f32, DType::f64});
+    if (!on_host(context)) {
+        HostMirror mirror(context);
+        attention_weights(mirror.context(), mirror.input(q), mirror.input(k), mirror.output(weights), selection,
+                          mirror.input(options));
+        return mirror.bring_back();
+    }
     const AttentionKernel* kernel = chosen_kernel(context, function, problem);
     if (kernel == nullptr) { return; }
     for_each_row_block(context, problem, *kernel, chosen, false, [&](const auto& block) {
@@ -151,6 +158,11 @@ void visit_attention_weights(Context& context, const View& q, const View& k,
     if (!visit) { refuse(function, "visit", "a function", "none"); }
     const AttentionProblem problem = checked(function, q, k, options);
     const Chosen chosen(function, selection, problem);
+    if (!on_host(context)) {
+        HostMirror mirror(context);
+        return visit_attention_weights(mirror.context(), mirror.input(q), mirror.input(k), visit, selection,
+                                       mirror.input(options));
+    }
     const AttentionKernel* kernel = chosen_kernel(context, function, problem);
     if (kernel == nullptr) { return; }
     for_each_row_block(context, problem, *kernel, chosen, false, [&]<class Weight>(const WeightBlock<Weight>& block) {
@@ -179,12 +191,15 @@ void attention_scores(Context& context, const View& q, const View& k, const Muta
     if (stage > ScoreStage::weight) {
         refuse(function, "stage", "product, capped, biased or weight", std::to_string(static_cast<int>(stage)));
     }
-    if (context.device().kind != DeviceKind::cpu) {
-        refuse(function, "context", "the CPU for scores before their softmax", to_string(context.device()));
-    }
     const AttentionProblem problem = checked(function, q, k, options);
     const Chosen chosen(function, selection, problem);
     check_result(function, "scores", scores, chosen.shape(problem.keys), problem, {DType::f32, DType::f64});
+    if (!on_host(context)) {
+        HostMirror mirror(context);
+        attention_scores(mirror.context(), mirror.input(q), mirror.input(k), mirror.output(scores), stage, selection,
+                         mirror.input(options));
+        return mirror.bring_back();
+    }
     if (detail::place_of(context).explained != nullptr) { return; }  // no kernels to choose from
     const std::int64_t rows = count(chosen.rows);
     const auto lock = detail::pool_of(context).lock();
@@ -215,6 +230,15 @@ void attention_statistics(Context& context, const View& q, const View& k, const 
     for (const auto& [name, side] :
          {std::pair{"window.left", statistics.window.left}, std::pair{"window.right", statistics.window.right}}) {
         if (side < -1) { refuse(function, name, "-1 (unlimited) or more", std::to_string(side)); }
+    }
+    if (!on_host(context)) {
+        HostMirror mirror(context);
+        AttentionStatistics here = statistics;
+        for (MutableView* view : {&here.entropy, &here.max_weight, &here.argmax, &here.window_mass, &here.first_mass}) {
+            *view = mirror.output(*view);
+        }
+        attention_statistics(mirror.context(), mirror.input(q), mirror.input(k), here, mirror.input(options));
+        return mirror.bring_back();
     }
     const Chosen all(function, {}, problem);
     const AttentionKernel* kernel = chosen_kernel(context, function, problem);
@@ -249,6 +273,12 @@ void attention_map(Context& context, const View& q, const View& k, const Mutable
     const cpu::PooledMap::Sizes sizes{map.extent(2), map.extent(3), problem.queries, problem.keys};
     check_result(function, "map", map, {count(chosen.batches), count(chosen.heads), sizes.height, sizes.width}, problem,
                  {DType::f32, DType::f64});
+    if (!on_host(context)) {
+        HostMirror mirror(context);
+        attention_map(mirror.context(), mirror.input(q), mirror.input(k), mirror.output(map), pooling, selection,
+                      mirror.input(options));
+        return mirror.bring_back();
+    }
     const AttentionKernel* kernel = chosen_kernel(context, function, problem);
     if (kernel == nullptr) { return; }
     std::vector<cpu::PooledMap> maps(static_cast<std::size_t>(chosen.planes()), cpu::PooledMap(pooling, sizes));

@@ -2,6 +2,7 @@
 #include <heed/tensor.h>
 
 #include "cpu/linear_attention/linear_attention.h"
+#include "cuda/linear_attention.h"
 #include "ops/checks.h"
 #include "ops/linear_attention_checks.h"
 #include "ops/linear_attention_kernels.h"
@@ -85,7 +86,7 @@ void run_packed_forward(Context& context, const char* function, const LinearAtte
 void run_packed_backward(Context& context, const char* function, const LinearAttentionProblem& p) {
     const MutableView& ddecay = p.gradients.ddecay;
     const bool sums = ddecay && detail::place_of(context).explained == nullptr;
-    Tensor sum(DType::f64, {p.states}), part(DType::f64, {p.states});
+    Tensor sum(DType::f64, {p.states}, context.device()), part(DType::f64, {p.states}, context.device());
     each_sequence(p, [&](LinearAttentionProblem one) {
         if (ddecay) { one.gradients.ddecay = part; }
         run_backward(context, linear_attention_kernel_list(), {function}, one);
@@ -97,8 +98,8 @@ void run_packed_backward(Context& context, const char* function, const LinearAtt
 }  // namespace
 
 std::span<const Kernel<LinearAttentionProblem>> linear_attention_kernel_list() {
-    static const auto list =
-        kernel_list<LinearAttentionProblem>({cpu::linear_attention_kernels(), {reference::linear_attention_kernel()}});
+    static const auto list = kernel_list<LinearAttentionProblem>(
+        {cuda::linear_attention_kernels(), cpu::linear_attention_kernels(), {reference::linear_attention_kernel()}});
     return list;
 }
 

@@ -103,8 +103,10 @@ struct LinearChecker {
                    to_string(decays.shape()));
         }
         check_dtype(function, "decay", decays, {DType::f32, DType::f64});
+        check_memory_or_host(function, "decay", decays);
         problem.states = decays.extent(0);
-        for (std::int64_t n = 0; n < problem.states; ++n) {
+        const bool readable = decays.device().kind == DeviceKind::cpu;
+        for (std::int64_t n = 0; readable && n < problem.states; ++n) {
             if (const double value = problem.decay(n); !(value >= 0 && value <= 1)) {
                 refuse("decay[" + std::to_string(n) + "]", "0 to 1", std::to_string(value));
             }
@@ -159,6 +161,9 @@ struct LinearChecker {
         if (problem.batch != 1) {
             refuse("q", "batch 1 where sequences are packed (cu_seqlens)", std::to_string(problem.batch));
         }
+        if (view.device().kind != DeviceKind::cpu) {
+            refuse("cu_seqlens", "memory of the CPU", "memory on " + to_string(view.device()));
+        }
         check_cumulative(function, "cu_seqlens", view, problem.queries);
         inputs.emplace_back("cu_seqlens", view);
         sequences = view.extent(0) - 1;
@@ -188,6 +193,7 @@ struct LinearChecker {
             if (!view) { return; }
             if (!(view.shape() == shape)) { refuse(name, to_string(shape), to_string(view.shape())); }
             check_dtype(function, name, view, {DType::f32, DType::f64});
+            check_memory(function, name, view);
             inputs.emplace_back(name, view);
         };
         part(s_name, state.s, matrix_shape());
@@ -242,6 +248,7 @@ LinearAttentionProblem checked_linear_backward(Caller function, const LinearAtte
     if (!dout) { heed::refuse(function, "dout", "a tensor of shape " + to_string(out_shape), "none"); }
     if (!(dout.shape() == out_shape)) { heed::refuse(function, "dout", to_string(out_shape), to_string(dout.shape())); }
     check_dtype(function, "dout", dout, {q.dtype(), DType::f32});
+    check_memory(function, "dout", dout);
     checker.inputs.emplace_back("dout", dout);
     checker.output("dq", gradients.dq, q.shape(), {q.dtype(), DType::f32});
     checker.output("dk", gradients.dk, k.shape(), {q.dtype(), DType::f32});

@@ -1,6 +1,8 @@
 #include <heed/log_decay.h>
 
+#include "cuda/composition.h"
 #include "kernel/kernel.h"
+#include "ops/host_copy.h"
 #include "ops/row_checks.h"
 #include "reference/log_decay.h"
 
@@ -27,10 +29,12 @@ void log_decay_backward_by_reference(detail::Place& place, const LogDecayProblem
              [&](std::int64_t begin, std::int64_t end) { reference::log_decay_backward(p, begin, end); });
 }
 
-std::span<const Kernel<LogDecayProblem>> log_decay_kernel_list() {
-    static const auto list = kernel_list<LogDecayProblem>(
-        {{reference_kernel<LogDecayProblem>(log_decay_by_reference, log_decay_backward_by_reference)}});
-    return list;
+/// One row for each device: there is nothing to force.
+std::span<const Kernel<LogDecayProblem>> log_decay_kernel_list(const Context& context) {
+    static const std::vector<Kernel<LogDecayProblem>> here = {reference_kernel<LogDecayProblem>(
+                                                          log_decay_by_reference, log_decay_backward_by_reference)},
+                                                      there = cuda::log_decay_kernels();
+    return on_host(context) ? here : there;
 }
 
 LogDecayProblem checked_log_decay(Caller function, const View& x, const View& rate) {
@@ -58,7 +62,7 @@ void log_decay(Context& context, const View& x, const View& rate, const MutableV
     check_in_place(function, {"out", out}, {{"x", x}});
     check_all_disjoint(function, {{"out", out}}, {{"rate", rate}});
     problem.out = rows_of(out);
-    if (x.shape().elements() > 0) { run_forward(context, log_decay_kernel_list(), {function}, problem); }
+    if (x.shape().elements() > 0) { run_forward(context, log_decay_kernel_list(context), {function}, problem); }
 }
 
 void log_decay_backward(Context& context, const View& x, const View& rate, const View& dout, const MutableView& dx,
@@ -74,7 +78,7 @@ void log_decay_backward(Context& context, const View& x, const View& rate, const
     problem.dout = rows_of(dout);
     problem.dx = rows_of(dx);
     problem.drate = rows_of(drate);
-    run_backward(context, log_decay_kernel_list(), {function}, problem);
+    run_backward(context, log_decay_kernel_list(context), {function}, problem);
 }
 
 }  // namespace heed

@@ -2,6 +2,7 @@
 
 #include "base/overlap.h"
 #include "cpu/merge/merge.h"
+#include "cuda/composition.h"
 #include "ops/attention_checks.h"
 #include "reference/merge.h"
 
@@ -92,7 +93,8 @@ void check_gradients(Caller function, const MergeProblem& problem) {
 }
 
 std::span<const Kernel<MergeProblem>> merge_kernel_list() {
-    static const auto list = kernel_list<MergeProblem>({cpu::merge_kernels(), {reference::merge_kernel()}});
+    static const auto list =
+        kernel_list<MergeProblem>({cuda::merge_kernels(), cpu::merge_kernels(), {reference::merge_kernel()}});
     return list;
 }
 

@@ -3,7 +3,9 @@
 #include <heed/tensor.h>
 
 #include "base/overlap.h"
+#include "cuda/composition.h"
 #include "ops/attention_checks.h"
+#include "ops/host_copy.h"
 #include "ops/linear.h"
 #include "ops/mla.h"
 #include "ops/row_sums.h"
@@ -67,19 +69,21 @@ AnyView with_axis(const AnyView& x, int axis) {
 
 /// The keys and values of every head.
 struct Expanded {
-    Tensor keys;    ///< [B,H,S,n+p]
-    Tensor values;  ///< [B,H,S,v]
+    StepMemory key_memory, value_memory;
+    MutableView keys;    ///< [B,H,S,n+p]
+    MutableView values;  ///< [B,H,S,v]
 
-    explicit Expanded(const Sizes& z, DType dtype)
-        : keys(Tensor::uninitialised(dtype, {z.batch, z.heads, z.keys, z.plain + z.rotary})),
-          values(Tensor::uninitialised(dtype, {z.batch, z.heads, z.keys, z.value})) {}
+    Expanded(Context& context, const Sizes& z, DType dtype)
+        : keys(key_memory.view(context, detail::KeptMemory::expanded_keys, dtype,
+                               {z.batch, z.heads, z.keys, z.plain + z.rotary})),
+          values(value_memory.view(context, detail::KeptMemory::expanded_values, dtype,
+                                   {z.batch, z.heads, z.keys, z.value})) {}
 
     void fill(Context& context, const Sizes& z, const View& latent, const View& rotary_key, const MlaWeights& weights) {
-        matmul(context, with_axis(latent, 1), transposed(with_axis(weights.up_key, 0)),
-               keys.view().slice(3, 0, z.plain));
+        matmul(context, with_axis(latent, 1), transposed(with_axis(weights.up_key, 0)), keys.slice(3, 0, z.plain));
         matmul(context, with_axis(latent, 1), transposed(with_axis(weights.up_value, 0)), values);
         if (z.rotary > 0) {
-            copy_or_sum(context, with_axis(rotary_key, 1), keys.view().slice(3, z.plain, z.plain + z.rotary));
+            copy_or_sum(context, with_axis(rotary_key, 1), keys.slice(3, z.plain, z.plain + z.rotary));
         }
     }
 };
@@ -91,6 +95,15 @@ AttentionOptions with_scale(AttentionOptions options, const Sizes& z) {
 
 DType wide(DType dtype) { return dtype == DType::f64 ? DType::f64 : DType::f32; }
 
+constexpr const char* of_mla_backward = "mla_attend_backward";
+
+/// One row for each device: there is nothing to force.
+std::span<const Kernel<SeenLatentsProblem>> seen_latents_kernel_list(const Context& context) {
+    static const std::vector<Kernel<SeenLatentsProblem>> here = {reference::seen_latents_kernel()},
+                                                         there = cuda::seen_latents_kernels();
+    return on_host(context) ? here : there;
+}
+
 /// k = W_UK c, value = W_UV c: the gradients of W_UK and W_UV.
 void weight_gradients(Context& context, const View& latent, const View& dkeys, const View& dvalues,
                       const MlaGradients& gradients) {
@@ -98,16 +111,21 @@ void weight_gradients(Context& context, const View& latent, const View& dkeys, c
         if (dweight) { matmul(context, transposed(dupper), with_axis(latents, 1), with_axis(dweight, 0)); }
     };
     if (!gradients.dup_key && !gradients.dup_value) { return; }
-    if (reference::all_finite(latent)) {
+    // On a GPU nobody waits to hear whether they are.
+    if (on_host(context) && reference::all_finite(latent)) {
         one(latent, dkeys, gradients.dup_key);
         one(latent, dvalues, gradients.dup_value);
         return;
     }
+    StepMemory memory;
+    const MutableView seen = memory.view(context, detail::KeptMemory::latents, latent.dtype(), latent.shape());
     for (std::int64_t h = 0; h < dkeys.extent(1); ++h) {
-        const Tensor seen = reference::seen_latents(latent, dkeys, dvalues, h);
+        const View dkeys_of_head = dkeys.slice(1, h, h + 1), dvalues_of_head = dvalues.slice(1, h, h + 1);
+        run_forward(context, seen_latents_kernel_list(context), {of_mla_backward},
+                    {latent, dkeys_of_head, dvalues_of_head, seen});
         const auto head = [h](const MutableView& view) { return view ? view.slice(0, h, h + 1) : view; };
-        one(seen, dkeys.slice(1, h, h + 1), head(gradients.dup_key));
-        one(seen, dvalues.slice(1, h, h + 1), head(gradients.dup_value));
+        one(seen, dkeys_of_head, head(gradients.dup_key));
+        one(seen, dvalues_of_head, head(gradients.dup_value));
     }
 }
 
@@ -116,8 +134,10 @@ void latent_gradient(Context& context, const Sizes& z, const MlaWeights& weights
                      const View& dvalues, const MutableView& dlatent) {
     if (!dlatent) { return; }
     const bool direct = dlatent.dtype() == wide(dlatent.dtype());
-    Tensor sums = direct ? Tensor() : Tensor::uninitialised(DType::f32, {z.batch, z.keys, z.latent});
-    const MutableView target = with_axis(direct ? dlatent : sums.view(), 1);
+    StepMemory memory;
+    const MutableView sums =
+        direct ? dlatent : memory.view(context, detail::KeptMemory::latents, DType::f32, {z.batch, z.keys, z.latent});
+    const MutableView target = with_axis(sums, 1);
     matmul(context, dkeys, with_axis(weights.up_key, 0), target);
     matmul(context, dvalues, with_axis(weights.up_value, 0), target, {.beta = 1});
     if (!direct) { copy_or_sum(context, target, with_axis(dlatent, 1)); }
@@ -184,7 +204,7 @@ void mla_attend(Context& context, const View& q, const View& latent, const View&
                 const AttentionOutputs& outputs, const AttentionOptions& options) {
     const Caller function("mla_attend", context);
     const Sizes z = checked_expanded(function, q, latent, rotary_key, weights);
-    Expanded expanded(z, q.dtype());
+    Expanded expanded(context, z, q.dtype());
     const AttentionOptions scaled = with_scale(options, z);
     checked_forward(function, q, expanded.keys, expanded.values, outputs, scaled);
     const std::initializer_list<Named> inputs = {
@@ -200,9 +220,12 @@ void mla_attend_backward(Context& context, const MlaBackwardInputs& inputs, cons
     const Caller function("mla_attend_backward", context);
     const auto& [q, latent, rotary_key, weights, out, lse, dout, dlse] = inputs;
     const Sizes z = checked_expanded(function, q, latent, rotary_key, weights);
-    Expanded expanded(z, q.dtype());
-    Tensor dkeys = Tensor::uninitialised(wide(q.dtype()), expanded.keys.shape());
-    Tensor dvalues = Tensor::uninitialised(wide(q.dtype()), expanded.values.shape());
+    Expanded expanded(context, z, q.dtype());
+    StepMemory dkey_memory, dvalue_memory;
+    const MutableView dkeys =
+        dkey_memory.view(context, detail::KeptMemory::dexpanded_keys, wide(q.dtype()), expanded.keys.shape());
+    const MutableView dvalues =
+        dvalue_memory.view(context, detail::KeptMemory::dexpanded_values, wide(q.dtype()), expanded.values.shape());
     const AttentionOptions scaled = with_scale(options, z);
     const AttentionGradients inner{.dq = gradients.dq,
                                    .dk = dkeys,
@@ -277,8 +300,11 @@ void mla_attend_absorbed(Context& context, const View& q, const View& cache, con
     }
     if (lse) { refuse_overlaps(function, {"lse", lse}, {{"out", out}}); }
 
-    Tensor absorbed = Tensor::uninitialised(q.dtype(), {z.batch, z.heads, z.queries, z.latent + z.rotary});
-    Tensor latents = Tensor::uninitialised(wide(q.dtype()), {z.batch, z.heads, z.queries, z.latent});
+    StepMemory absorbed_memory, latent_memory;
+    const MutableView absorbed = absorbed_memory.view(context, detail::KeptMemory::absorbed, q.dtype(),
+                                                      {z.batch, z.heads, z.queries, z.latent + z.rotary});
+    const MutableView latents = latent_memory.view(context, detail::KeptMemory::latents, wide(q.dtype()),
+                                                   {z.batch, z.heads, z.queries, z.latent});
     const View keys = with_axis(cache, 1);
     const View values = keys.slice(3, 0, z.latent);
     const AttentionOptions scaled = with_scale(options, z);

@@ -17,6 +17,9 @@ View checked_positions(const char* function, const char* argument, const View& p
                to_string(positions.shape()));
     }
     check_dtype(function, argument, positions, {DType::i64, DType::i32});
+    if (positions.device().kind != DeviceKind::cpu) {
+        refuse(function, argument, "memory of the CPU", "memory on " + to_string(positions.device()));
+    }
     if (positions.data() == nullptr && positions.shape().elements() > 0) {
         refuse(function, argument, "memory", "a null pointer");
     }

@@ -2,6 +2,7 @@
 
 #include "base/overlap.h"
 #include "cpu/rope/rotate.h"
+#include "cuda/composition.h"
 #include "kernel/rotate_problem.h"
 #include "ops/checks.h"
 #include "ops/positions_checks.h"
@@ -85,7 +86,8 @@ void run_rotation(Context& context, const char* name, RotateNames names, bool ba
     problem.out = out;
     problem.back = back;
     check_rotations(function, problem, by);
-    static const auto list = kernel_list<RotateProblem>({{cpu::rotate_kernel(), reference::rotate_kernel()}});
+    static const auto list =
+        kernel_list<RotateProblem>({cuda::rotate_kernels(), {cpu::rotate_kernel(), reference::rotate_kernel()}});
     run_forward<Kernel<RotateProblem>>(context, list, {name}, problem);
 }
 

@@ -7,8 +7,8 @@
 namespace heed::reference {
 namespace {
 
-bool all_zero(const View& x, std::int64_t b, std::int64_t h, std::int64_t s) {
-    return std::ranges::all_of(row_of(x, b, h, s), [](double number) { return number == 0; });
+bool all_zero(const View& x, std::int64_t b, std::int64_t s) {
+    return std::ranges::all_of(row_of(x, b, 0, s), [](double number) { return number == 0; });
 }
 
 }  // namespace
@@ -30,17 +30,21 @@ bool all_finite(const View& x) {
     });
 }
 
-Tensor seen_latents(const View& latent, const View& dkeys, const View& dvalues, std::int64_t h) {
-    Tensor seen = Tensor::copy_of(latent);
-    for (std::int64_t b = 0; b < latent.extent(0); ++b) {
-        for (std::int64_t s = 0; s < latent.extent(1); ++s) {
-            if (!all_zero(dkeys, b, h, s) || !all_zero(dvalues, b, h, s)) { continue; }
-            for (std::int64_t e = 0; e < latent.extent(2); ++e) {
-                write_number(seen.dtype(), seen.data(), (b * latent.extent(1) + s) * latent.extent(2) + e, 0);
+Kernel<SeenLatentsProblem> seen_latents_kernel() {
+    return reference_kernel<SeenLatentsProblem>([](detail::Place&, const SeenLatentsProblem& p) {
+        const auto at = [](const auto& x, std::int64_t b, std::int64_t s, std::int64_t e) {
+            return b * x.stride(0) + s * x.stride(1) + e * x.stride(2);
+        };
+        for (std::int64_t b = 0; b < p.latent.extent(0); ++b) {
+            for (std::int64_t s = 0; s < p.latent.extent(1); ++s) {
+                const bool seen = !all_zero(p.dkeys, b, s) || !all_zero(p.dvalues, b, s);
+                for (std::int64_t e = 0; e < p.latent.extent(2); ++e) {
+                    const double x = read_number(p.latent.dtype(), p.latent.data(), at(p.latent, b, s, e));
+                    write_number(p.out.dtype(), p.out.data(), at(p.out, b, s, e), seen ? x : 0);
+                }
             }
         }
-    }
-    return seen;
+    });
 }
 
 }  // namespace heed::reference

@@ -20,6 +20,7 @@ constexpr Device models_gpu{DeviceKind::cuda, 0};
 struct SmallModel {
     const char* name;
     const char* config;
+    bool has_weights = true;  ///< of attention, to look at
 };
 const SmallModel small_models[] = {
     {"gpt", R"({"vocab": 61, "d_model": 64, "decoder": {"layers": 3, "attention": {"heads": 4, "qkv_bias": true,
@@ -38,6 +39,26 @@ const SmallModel small_models[] = {
     {"experts", R"({"vocab": 61, "d_model": 48, "decoder": {"layers": 2, "attention": {"heads": 4}, "positions":
         {"kind": "rope"}, "norm": {"kind": "rms_norm"}, "feed_forward": {"size": 64, "activation": "silu", "gated": true,
         "experts": {"routed": 6, "active": 2, "size": 40, "shared": 1}}}})"},
+    {"experts with a limit", R"({"vocab": 61, "d_model": 48, "decoder": {"layers": 2, "attention": {"heads": 4},
+        "positions": {"kind": "rope"}, "feed_forward": {"size": 64, "activation": "silu", "gated": true, "experts":
+        {"routed": 4, "active": 2, "size": 40, "score": "softmax_chosen", "bias": true, "limit": 0.5}}}})"},
+    {"mla", R"({"vocab": 61, "d_model": 64, "decoder": {"layers": 2, "attention": {"heads": 4, "latent": {"query_rank":
+        24, "kv_rank": 32, "nope_size": 16, "rope_size": 8, "value_size": 12}}, "positions": {"kind": "rope"}}})"},
+    {"linear with decays", R"({"vocab": 61, "d_model": 64, "decoder": {"layers": 2, "attention": {"heads": 4, "core":
+        "linear", "decay": true}, "positions": {"kind": "rope"}}})",
+     false},
+    {"gated delta", R"({"vocab": 61, "d_model": 64, "decoder": {"layers": 2, "attention": {"heads": 2, "value_heads": 4,
+        "core": "gated_delta", "output_gate": true}, "positions": {"kind": "rope"}}})",
+     false},
+    {"gated rows", R"({"vocab": 61, "d_model": 64, "decoder": {"layers": 2, "attention": {"heads": 4, "kv_heads": 2,
+        "core": "gated", "decay_rows": true}, "positions": {"kind": "rope"}}})",
+     false},
+    {"infini", R"({"vocab": 61, "d_model": 64, "decoder": {"layers": 2, "attention": {"heads": 4, "kv_heads": 2, "core":
+        "infini", "segment": 8, "update": "delta"}, "positions": {"kind": "rope"}}})",
+     false},
+    {"hybrid", R"({"vocab": 61, "d_model": 64, "decoder": {"layers": 3, "attention": {"heads": 4}, "positions": {"kind":
+        "rope"}, "pattern": [{"attention": {"core": "linear"}}, {"attention": {"core": "infini", "segment": 8}}, {}]}})",
+     false},
 };
 
 TrainBatch small_batch(testing::Random& random, bool mask) {
@@ -174,7 +195,7 @@ TEST_P(ModelsOnTheGpu, ForwardShowsWhatTheCpuShows) {
     inputs.input_ids = batch.input_ids.view();
     inputs.attention_mask = batch.attention_mask.view();
     if (config.kind == ModelKind::encoder_decoder) { inputs.decoder_input_ids = batch.input_ids.view(); }
-    const ForwardOptions options{.hidden = true, .attention = true};
+    const ForwardOptions options{.hidden = true, .attention = GetParam().has_weights};
     const ForwardResult a = here.forward(cpu, inputs, options), b = there.forward(*gpu, inputs, options);
     const std::vector<NamedView> x = a.named(), y = b.named();
     ASSERT_EQ(x.size(), y.size());

@@ -1,75 +1,60 @@
+#include "conformance/mirror.h"
 #include "conformance/run.h"
 
 #include <cstring>
-#include <list>
 
 namespace heed::conformance {
-namespace {
-
-const Device gpu{DeviceKind::cuda, 0};
-
 /// Memory on the GPU with these bytes in it.
-Tensor copied(const std::byte* bytes, std::size_t count) {
-    Tensor host(DType::u8, {static_cast<std::int64_t>(count)});
-    std::memcpy(host.data(), bytes, count);
-    return host.to(gpu);
+void* Mirror::memory(const std::vector<std::byte>& bytes) {
+    Tensor host(DType::u8, {static_cast<std::int64_t>(bytes.size())});
+    std::memcpy(host.data(), bytes.data(), bytes.size());
+    tensors_.push_back(host.to(device));
+    return tensors_.back().data();
 }
 
-/// Copies of what a call reads and writes.
-class Mirror {
-public:
-    View input(const Placed& placed) {
-        if (!placed.view()) { return {}; }
-        return placed.view_in(memory(placed.memory()), gpu);
-    }
-    /// Of any view: what lies between its first and its last byte.
-    View input(const View& view) {
-        if (!view) { return {}; }
-        std::int64_t low = 0;
-        std::int64_t high = 0;
-        bool empty = false;
-        for (int axis = 0; axis < view.rank(); ++axis) {
-            empty = empty || view.extent(axis) == 0;
-            const std::int64_t reach = (view.extent(axis) - 1) * view.stride(axis);
-            (reach < 0 ? low : high) += reach;
-        }
-        const auto size = static_cast<std::int64_t>(size_of(view.dtype()));
-        std::vector<std::byte> bytes;
-        if (!empty) {
-            const auto* first = static_cast<const std::byte*>(view.data()) + low * size;
-            bytes.assign(first, first + (high - low + 1) * size);
-        } else {
-            low = 0;
-        }
-        return View(view.dtype(), static_cast<std::byte*>(memory(bytes)) - low * size, view.shape(), view.strides(),
-                    gpu);
-    }
-    MutableView output(Placed& placed) {
-        if (!placed.view()) { return {}; }
-        void* there = memory(placed.memory());
-        outputs_.push_back({&placed, &tensors_.back()});
-        return placed.view_in(there, gpu);
-    }
-    void bring_back() const {
-        for (const auto& [placed, tensor] : outputs_) {
-            const Tensor host = tensor->to(Device{});
-            std::memcpy(placed->overwrite(), host.data(), placed->memory().size());
-        }
-    }
+View Mirror::input(const Placed& placed) {
+    if (!placed.view()) { return {}; }
+    return placed.view_in(memory(placed.memory()), device);
+}
 
-private:
-    void* memory(const std::vector<std::byte>& bytes) {
-        tensors_.push_back(copied(bytes.data(), bytes.size()));
-        return tensors_.back().data();
+View Mirror::input(const View& view) {
+    if (!view) { return {}; }
+    std::int64_t low = 0;
+    std::int64_t high = 0;
+    bool empty = false;
+    for (int axis = 0; axis < view.rank(); ++axis) {
+        empty = empty || view.extent(axis) == 0;
+        const std::int64_t reach = (view.extent(axis) - 1) * view.stride(axis);
+        (reach < 0 ? low : high) += reach;
     }
-    std::list<Tensor> tensors_;
-    std::vector<std::pair<Placed*, const Tensor*>> outputs_;
-};
+    const auto size = static_cast<std::int64_t>(size_of(view.dtype()));
+    std::vector<std::byte> bytes;
+    if (!empty) {
+        const auto* first = static_cast<const std::byte*>(view.data()) + low * size;
+        bytes.assign(first, first + (high - low + 1) * size);
+    } else {
+        low = 0;
+    }
+    return View(view.dtype(), static_cast<std::byte*>(memory(bytes)) - low * size, view.shape(), view.strides(),
+                device);
+}
 
-}  // namespace
+MutableView Mirror::output(Placed& placed) {
+    if (!placed.view()) { return {}; }
+    void* there = memory(placed.memory());
+    outputs_.push_back({&placed, &tensors_.back()});
+    return placed.view_in(there, device);
+}
+
+void Mirror::bring_back() const {
+    for (const auto& [placed, tensor] : outputs_) {
+        const Tensor host = tensor->to(Device{});
+        std::memcpy(placed->overwrite(), host.data(), placed->memory().size());
+    }
+}
 
 std::unique_ptr<Outputs> run_on_gpu(const Problem& p, const std::string& kernel) {
-    static Context context(gpu);
+    static Context context(Mirror::device);
     auto outputs = std::make_unique<Outputs>(p);
     Mirror mirror;
     AttentionOptions options = p.options;

@@ -14,6 +14,7 @@
 #include <heed/positions.h>
 #include <heed/rotary.h>
 
+#include "conformance/operations.h"
 #include "conformance/problem.h"
 #include "conformance/tolerance.h"
 #include "support/random.h"
@@ -24,29 +25,11 @@
 #include <cmath>
 #include <cstdio>
 #include <deque>
-#include <functional>
 #include <map>
 #include <memory>
 
 namespace heed::conformance {
 namespace {
-
-using Views = std::vector<View>;
-using Targets = std::vector<MutableView>;
-
-struct Operation {
-    std::string name;
-    std::vector<Shape> inputs, outputs;
-    std::function<void(Context&, const Views&, const Targets&)> call;
-    /// How many roundings of float32, relative to the largest result, the sums of this operation may add up to.
-    double sum_units = 8;
-    /// Inputs (by number) that stay float32 whatever the type of the case, as lse does; and outputs.
-    std::vector<std::size_t> wide_inputs{}, wide_outputs{};
-};
-
-bool listed(const std::vector<std::size_t>& list, std::size_t n) {
-    return std::find(list.begin(), list.end(), n) != list.end();
-}
 
 void add_rope(std::vector<Operation>& all) {
     for (const Pairing pairing : {Pairing::halves, Pairing::interleaved}) {
@@ -197,16 +180,27 @@ struct FixedGates {
             beta.as<float>()[n] = uniform() / static_cast<float>(size);
         }
     }
+    /// The same numbers where a context computes.
+    const FixedGates& on(Device device) const {
+        if (device.kind == DeviceKind::cpu) { return *this; }
+        if (there == nullptr) { there = std::make_shared<FixedGates>(*this, device); }
+        return *there;
+    }
+    FixedGates(const FixedGates& from, Device device)
+        : log_decay(from.log_decay.to(device)), beta(from.beta.to(device)) {}
     LinearAttentionOptions options(UpdateRule rule, bool each_row) const {
         LinearAttentionOptions o{.feature = FeatureMap::identity, .normalise = false, .scale = 0.2};
         o.rule = rule;
         const View all = log_decay;
         o.log_decay = each_row ? all
                                : View(all.dtype(), all.data(), Shape{all.extent(0), all.extent(1), all.extent(2)},
-                                      Shape{all.stride(0), all.stride(1), all.stride(2)});
+                                      Shape{all.stride(0), all.stride(1), all.stride(2)}, all.device());
         if (rule == UpdateRule::delta) { o.beta = beta; }
         return o;
     }
+
+private:
+    mutable std::shared_ptr<FixedGates> there;
 };
 
 void add_gated_linear_attention(std::vector<Operation>& all) {
@@ -215,7 +209,8 @@ void add_gated_linear_attention(std::vector<Operation>& all) {
             for (const auto& [heads, size] : {std::pair{2, 8}, std::pair{4, 35}}) {
                 const Shape q{2, 4, 90, size}, k{2, 2, 90, size}, states{2, heads, size, size};
                 const auto gates = std::make_shared<const FixedGates>(heads, 90, size);
-                const LinearAttentionOptions options = gates->options(rule, each_row);
+                const auto options = [=](const Context& c) { return gates->on(c.device()).options(rule, each_row); };
+                const Shape decays = gates->options(rule, each_row).log_decay.shape();
                 const std::string name = std::string("linear_attend ") +
                                          (rule == UpdateRule::delta ? "delta " : "gated ") +
                                          (each_row ? "each row " : "") + std::to_string(size);
@@ -224,8 +219,7 @@ void add_gated_linear_attention(std::vector<Operation>& all) {
                                {q, states},
                                [=](Context& c, const Views& in, const Targets& out) {
                                    linear_attend(c, in[0], in[1], in[2], {.out = out[0], .final = {out[1], {}}},
-                                                 options, {in[3], {}});
-                                   (void)gates;
+                                                 options(c), {in[3], {}});
                                },
                                512,
                                {3},
@@ -233,7 +227,7 @@ void add_gated_linear_attention(std::vector<Operation>& all) {
                 all.push_back(
                     {name + " backward",
                      {q, k, k, q, states, states},
-                     {q, k, k, states, options.log_decay.shape()},
+                     {q, k, k, states, decays},
                      [=](Context& c, const Views& in, const Targets& out) {
                          const LinearAttentionGradients gradients{
                              .dq = out[0], .dk = out[1], .dv = out[2], .dinitial = {out[3], {}}, .dlog_decay = out[4]};
@@ -244,8 +238,7 @@ void add_gated_linear_attention(std::vector<Operation>& all) {
                                                  .initial = {in[4], {}},
                                                  .dout = in[3],
                                                  .dfinal = {in[5], {}}},
-                                                gradients, options);
-                         (void)gates;
+                                                gradients, options(c));
                      },
                      2048,
                      {4, 5},
@@ -265,6 +258,8 @@ void add_log_decay(std::vector<Operation>& all) {
                    }});
 }
 
+}  // namespace
+
 std::vector<Operation> operations() {
     std::vector<Operation> all;
     add_rope(all);
@@ -279,6 +274,28 @@ std::vector<Operation> operations() {
     return all;
 }
 
+bool stays_wide(const std::vector<std::size_t>& list, std::size_t n) {
+    return std::find(list.begin(), list.end(), n) != list.end();
+}
+
+std::string distance_from(const Operation& o, DType dtype, const std::vector<double>& got,
+                          const std::vector<double>& expected, std::size_t output) {
+    double largest = 0;
+    for (const double x : expected) { largest = std::max(largest, std::abs(x)); }
+    const Tolerance t = tolerance_of(stays_wide(o.wide_outputs, output) && dtype != DType::f64 ? DType::f32 : dtype);
+    const double sums = dtype == DType::f64 ? 0x1p-53 : 0x1p-24;
+    const double allowed = largest * (t.storage_units * t.storage_epsilon + o.sum_units * sums) + t.tiny;
+    for (std::size_t n = 0; n < expected.size(); ++n) {
+        if (!(std::abs(got[n] - expected[n]) <= allowed)) {
+            return "output " + std::to_string(output) + " [" + std::to_string(n) + "] is " + std::to_string(got[n]) +
+                   ", expected " + std::to_string(expected[n]) + " within " + std::to_string(allowed);
+        }
+    }
+    return {};
+}
+
+namespace {
+
 /// Tensors of one call.
 struct Call {
     std::deque<Placed> inputs, outputs;
@@ -286,10 +303,10 @@ struct Call {
     Call(const Operation& o, DType dtype, std::string_view layout) {
         const auto type = [&](bool wide) { return wide && dtype != DType::f64 ? DType::f32 : dtype; };
         for (std::size_t n = 0; n < o.inputs.size(); ++n) {
-            inputs.emplace_back(type(listed(o.wide_inputs, n)), o.inputs[n], layout);
+            inputs.emplace_back(type(stays_wide(o.wide_inputs, n)), o.inputs[n], layout);
         }
         for (std::size_t n = 0; n < o.outputs.size(); ++n) {
-            outputs.emplace_back(type(listed(o.wide_outputs, n)), o.outputs[n], layout);
+            outputs.emplace_back(type(stays_wide(o.wide_outputs, n)), o.outputs[n], layout);
         }
     }
     void run(const Operation& o, Context& context) {
@@ -320,22 +337,6 @@ void copy_inputs(const Call& from, Call& to) {
             to.inputs[n].store(e, from.inputs[n].load(e));
         }
     }
-}
-
-std::string distance_from(const Operation& o, DType dtype, const std::vector<double>& got,
-                          const std::vector<double>& expected, std::size_t output) {
-    double largest = 0;
-    for (const double x : expected) { largest = std::max(largest, std::abs(x)); }
-    const Tolerance t = tolerance_of(listed(o.wide_outputs, output) && dtype != DType::f64 ? DType::f32 : dtype);
-    const double sums = dtype == DType::f64 ? 0x1p-53 : 0x1p-24;
-    const double allowed = largest * (t.storage_units * t.storage_epsilon + o.sum_units * sums) + t.tiny;
-    for (std::size_t n = 0; n < expected.size(); ++n) {
-        if (!(std::abs(got[n] - expected[n]) <= allowed)) {
-            return "output " + std::to_string(output) + " [" + std::to_string(n) + "] is " + std::to_string(got[n]) +
-                   ", expected " + std::to_string(expected[n]) + " within " + std::to_string(allowed);
-        }
-    }
-    return {};
 }
 
 std::vector<std::string> kernels_that_fit(const Operation& o, Context& context, Call& call) {

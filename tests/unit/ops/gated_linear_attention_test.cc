@@ -239,7 +239,8 @@ TEST(GatedLinearAttention, DeltaRuleReplacesWhatAKeyStands) {
     LinearAttentionOptions options{.feature = FeatureMap::identity, .normalise = false};
     options.rule = UpdateRule::delta;
     linear_attend(context, View(k.data(), {1, 1, 4, 3}), View(k.data(), {1, 1, 4, 3}), View(v.data(), {1, 1, 4, 2}),
-                  MutableView(out.data(), {1, 1, 4, 2}), options, {}, {MutableView(s.data(), {1, 1, 3, 2}), {}});
+                  {.out = MutableView(out.data(), {1, 1, 4, 2}), .final = {MutableView(s.data(), {1, 1, 3, 2}), {}}},
+                  options);
     EXPECT_EQ(out, v);
     EXPECT_EQ(s, (std::vector<double>{7, 8, 3, 4, 5, 6}));
 }

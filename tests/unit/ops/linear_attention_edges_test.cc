@@ -215,8 +215,9 @@ TEST(LinearAttentionEdges, KnownNumbers) {
     double s[5];
     double out;
     const View k(x, {1, 1, 1, 5});
-    linear_attend(context, k, k, View(&one, {1, 1, 1, 1}), MutableView(&out, {1, 1, 1, 1}), {.normalise = false}, {},
-                  {MutableView(s, {1, 1, 5, 1}), {}});
+    linear_attend(context, k, k, View(&one, {1, 1, 1, 1}),
+                  {.out = MutableView(&out, {1, 1, 1, 1}), .final = {MutableView(s, {1, 1, 5, 1}), {}}},
+                  {.normalise = false});
     for (int n = 0; n < 5; ++n) { EXPECT_NEAR(s[n], expected[n], 1e-10); }
 
     // Weights that sum to 1: constant values come back, up to epsilon.
