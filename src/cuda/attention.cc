@@ -14,7 +14,6 @@ namespace {
 
 // ---- cuda-any ------------------------------------------------------------------------------------------------------
 
-
 void any_forward(detail::Place& place, const AttentionProblem& problem) {
     CudaQueue& queue = queue_of(place);
     const OnDevice on(queue.device());
@@ -102,12 +101,16 @@ const char* sm90_declines(const AttentionProblem& p) {
     return options_decline(p);
 }
 
+sm90::ForwardPlan plan_of(CudaQueue& queue) {
+    return {.multiprocessors = queue.multiprocessors(), .counter = queue.counters(), .memo = &queue.memo()};
+}
+
 void sm90_forward(detail::Place& place, const AttentionProblem& problem) {
     CudaQueue& queue = queue_of(place);
     const OnDevice on(queue.device());
     LoweredAttention lowered(queue, problem);
     lowered.queue();
-    const sm90::ForwardPlan plan{.multiprocessors = queue.multiprocessors(), .counter = queue.counters()};
+    const sm90::ForwardPlan plan = plan_of(queue);
     if (!sm90::launch_forward(queue.stream(), lowered.call, plan)) {
         launch_attention(queue.stream(), lowered.call, lowered.wide);
     }
@@ -130,7 +133,7 @@ void general_forward(detail::Place& place, const AttentionProblem& problem) {
         lowered.need(reinterpret_cast<void**>(&squares.flags), static_cast<std::size_t>(squares.bytes()));
     }
     lowered.queue();
-    const sm90::ForwardPlan plan{.multiprocessors = queue.multiprocessors(), .counter = queue.counters()};
+    const sm90::ForwardPlan plan = plan_of(queue);
     if (!sm90::launch_general_forward(queue.stream(), lowered.call, plan, squares)) {
         launch_attention(queue.stream(), lowered.call, lowered.wide);
     }
@@ -183,7 +186,7 @@ void decode_forward(detail::Place& place, const AttentionProblem& problem) {
     lowered.need(reinterpret_cast<void**>(&scratch.parts),
                  static_cast<std::size_t>(sm90::decode_parts(lowered.call)) * sizeof(float));
     lowered.queue();
-    sm90::launch_decode(queue.stream(), lowered.call, scratch);
+    sm90::launch_decode(queue.stream(), lowered.call, scratch, queue.memo());
     check_launch("cuda-sm90/decode");
 }
 
@@ -232,7 +235,7 @@ void sm90_backward(detail::Place& place, const AttentionProblem& problem) {
     need_scratch(lowered, scratch);
     lowered.queue();
     launch_clear_gradients(queue.stream(), call);
-    const sm90::ForwardPlan plan{.multiprocessors = queue.multiprocessors(), .counter = queue.counters()};
+    const sm90::ForwardPlan plan = plan_of(queue);
     if (!sm90::launch_backward(queue.stream(), call, scratch, plan)) {
         throw DeviceError(std::string("cuda-sm90") + not_described);
     }
@@ -260,7 +263,7 @@ void general_backward(detail::Place& place, const AttentionProblem& problem) {
     }
     lowered.queue();
     launch_clear_gradients(queue.stream(), call);
-    const sm90::ForwardPlan plan{.multiprocessors = queue.multiprocessors(), .counter = queue.counters()};
+    const sm90::ForwardPlan plan = plan_of(queue);
     if (!sm90::launch_general_backward(queue.stream(), call, scratch, plan, squares)) {
         throw DeviceError(std::string("cuda-sm90/general") + not_described);
     }
@@ -299,7 +302,7 @@ std::vector<AttentionKernel> attention_kernels() {
     any.what = "GPU, every option, type and stride";
     any.device = DeviceKind::cuda;
     any.missing = missing_hopper();  // compiled for it alone
-    any.declines = nullptr;  // rows of pages come as tensors
+    any.declines = nullptr;          // rows of pages come as tensors
     any.forward = any_forward;
     any.backward = any_backward;
     return {decode, sm90, general, any};

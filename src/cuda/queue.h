@@ -3,6 +3,7 @@
 
 #include "base/device_api.h"
 #include "cuda/cublas_lt.h"
+#include "cuda/sm90/maps.h"
 
 #include <cuda_runtime_api.h>
 
@@ -53,6 +54,7 @@ public:
     /// Ints that are 0 before and after every kernel.
     static constexpr std::int64_t counters_count = 65536;
     int* counters() const { return counters_; }
+    sm90::LaunchMemo& memo() { return memo_; }
 
 private:
     bool capturing(cudaStream_t stream) const;
@@ -71,6 +73,7 @@ private:
     };
     std::array<Kept, static_cast<std::size_t>(detail::KeptMemory::count)> kept_{};
     std::unique_ptr<CublasLt> cublas_lt_;
+    sm90::LaunchMemo memo_;
 };
 
 /// Of the place of a call on a GPU.

@@ -14,7 +14,6 @@
 #include "cuda/attention_any.h"
 #include "cuda/sm90/backward_keys_wide.cuh"
 #include "cuda/sm90/backward_queries.cuh"
-#include "cuda/sm90/maps.h"
 
 namespace heed::cuda::sm90 {
 namespace {
@@ -24,9 +23,7 @@ bool launch_sweep(cudaStream_t stream, Kernel kernel, const Maps& maps, const At
                   const BackwardScratch& scratch, const ForwardPlan& plan) {
     const int bytes = static_cast<int>(sizeof(Memory)) + 1024;
     static_assert(sizeof(Memory) + 1024 <= 227 * 1024, "what a multiprocessor has");
-    if (cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes) != cudaSuccess) {
-        return false;
-    }
+    if (!plan.memo->allow_shared(kernel, bytes)) { return false; }
     const int blocks = order.total() < plan.multiprocessors ? order.total() : plan.multiprocessors;
     const int padded = static_cast<int>(BackwardScratch::padded(c.queries));
     if (blocks > 0) { kernel<<<blocks, threads, bytes, stream>>>(maps, c, order, scratch, padded, plan.counter); }
@@ -41,14 +38,14 @@ bool launch(cudaStream_t stream, const AttentionCall& c, const BackwardScratch& 
     using Keys = std::conditional_t<size == 256, WideKeys<type>, Shape<size, 64, type, own_tile, drops>>;
     const Extents queries{c.head_size, c.queries, c.heads, c.batch}, keys{c.head_size, c.keys, c.kv_heads, c.batch};
     Maps by_query, by_key;
-    if (!rows_map(by_query.score[0], c.q, queries, own_tile) ||
-        !rows_map(by_query.value[0], c.dout, queries, own_tile) ||
-        !rows_map(by_query.score[1], c.k, keys, Queries::other_tile) ||
-        !rows_map(by_query.value[1], c.v, keys, Queries::other_tile) ||
-        !rows_map(by_key.score[0], c.k, keys, Keys::own_rows) ||
-        !rows_map(by_key.value[0], c.v, keys, Keys::own_rows) ||
-        !rows_map(by_key.score[1], c.q, queries, Keys::other_tile) ||
-        !rows_map(by_key.value[1], c.dout, queries, Keys::other_tile)) {
+    if (!plan.memo->rows_map(by_query.score[0], c.q, queries, own_tile) ||
+        !plan.memo->rows_map(by_query.value[0], c.dout, queries, own_tile) ||
+        !plan.memo->rows_map(by_query.score[1], c.k, keys, Queries::other_tile) ||
+        !plan.memo->rows_map(by_query.value[1], c.v, keys, Queries::other_tile) ||
+        !plan.memo->rows_map(by_key.score[0], c.k, keys, Keys::own_rows) ||
+        !plan.memo->rows_map(by_key.value[0], c.v, keys, Keys::own_rows) ||
+        !plan.memo->rows_map(by_key.score[1], c.q, queries, Keys::other_tile) ||
+        !plan.memo->rows_map(by_key.value[1], c.dout, queries, Keys::other_tile)) {
         return false;
     }
     const std::int64_t padded = BackwardScratch::padded(c.queries);

@@ -6,7 +6,6 @@
 #include "cuda/sm90/backward_general_bias.cuh"
 #include "cuda/sm90/backward_general_keys.cuh"
 #include "cuda/sm90/backward_general_queries.cuh"
-#include "cuda/sm90/maps.h"
 
 namespace heed::cuda::sm90 {
 namespace {
@@ -15,9 +14,7 @@ template <class S, class Kernel>
 bool launch_sweep(cudaStream_t stream, Kernel kernel, const GeneralMaps& maps, const GeneralCall& g, std::int64_t tiles,
                   const ForwardPlan& plan) {
     const int bytes = static_cast<int>(sizeof(GeneralMemory<S>)) + 1024;
-    if (cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes) != cudaSuccess) {
-        return false;
-    }
+    if (!plan.memo->allow_shared(kernel, bytes)) { return false; }
     const auto blocks = static_cast<unsigned>(tiles < plan.multiprocessors ? tiles : plan.multiprocessors);
     if (blocks > 0) { kernel<<<blocks, threads, bytes, stream>>>(maps, g, plan.counter); }
     return true;
@@ -29,14 +26,14 @@ bool launch(cudaStream_t stream, const AttentionCall& c, const BackwardScratch& 
     using S = Shape<size, 64, type>;
     const Extents queries{c.head_size, c.queries, c.heads, c.batch}, keys{c.head_size, c.keys, c.kv_heads, c.batch};
     GeneralMaps by_query{}, by_key{};
-    if (!rows_map(by_query.tensors.score[0], c.q, queries, own_tile) ||
-        !rows_map(by_query.tensors.value[0], c.dout, queries, own_tile) ||
-        !rows_map(by_query.tensors.score[1], c.k, keys, S::other_tile) ||
-        !rows_map(by_query.tensors.value[1], c.v, keys, S::other_tile) ||
-        !rows_map(by_key.tensors.score[0], c.k, keys, own_tile) ||
-        !rows_map(by_key.tensors.value[0], c.v, keys, own_tile) ||
-        !rows_map(by_key.tensors.score[1], c.q, queries, S::other_tile) ||
-        !rows_map(by_key.tensors.value[1], c.dout, queries, S::other_tile)) {
+    if (!plan.memo->rows_map(by_query.tensors.score[0], c.q, queries, own_tile) ||
+        !plan.memo->rows_map(by_query.tensors.value[0], c.dout, queries, own_tile) ||
+        !plan.memo->rows_map(by_query.tensors.score[1], c.k, keys, S::other_tile) ||
+        !plan.memo->rows_map(by_query.tensors.value[1], c.v, keys, S::other_tile) ||
+        !plan.memo->rows_map(by_key.tensors.score[0], c.k, keys, own_tile) ||
+        !plan.memo->rows_map(by_key.tensors.value[0], c.v, keys, own_tile) ||
+        !plan.memo->rows_map(by_key.tensors.score[1], c.q, queries, S::other_tile) ||
+        !plan.memo->rows_map(by_key.tensors.value[1], c.dout, queries, S::other_tile)) {
         return false;
     }
     const std::int64_t padded = BackwardScratch::padded(c.queries);
@@ -47,7 +44,8 @@ bool launch(cudaStream_t stream, const AttentionCall& c, const BackwardScratch& 
     }
     const bool uneven = squares.flags != nullptr || c.right >= 0 || c.key_lengths.data != nullptr || c.packed;
     GeneralCall g{c, {}, squares, scratch, static_cast<int>(padded), false};
-    g.bias_is_copied = bias_map(by_query.bias, c, own_tile) && bias_map(by_key.bias, c, S::other_tile);
+    g.bias_is_copied =
+        plan.memo->bias_map(by_query.bias, c, own_tile) && plan.memo->bias_map(by_key.bias, c, S::other_tile);
     g.order.rows_tiles = static_cast<int>((c.keys + own_tile - 1) / own_tile);
     g.order.planes = static_cast<int>(c.entries * c.kv_heads);
     g.order.width = heads_together(c, c.queries * c.group, g.order.planes, uneven);

@@ -1,5 +1,6 @@
 #pragma once
 #include "cuda/attention_call.h"
+#include "cuda/sm90/maps.h"
 
 namespace heed::cuda::sm90 {
 
@@ -12,6 +13,6 @@ struct DecodeScratch {
 /// Queries of one position: every row of a key/value head sees the same keys.
 std::int64_t decode_arrivals(const AttentionCall& call);
 std::int64_t decode_parts(const AttentionCall& call);
-void launch_decode(void* stream, const AttentionCall& call, const DecodeScratch& scratch);
+void launch_decode(void* stream, const AttentionCall& call, const DecodeScratch& scratch, LaunchMemo& memo);
 
 }  // namespace heed::cuda::sm90

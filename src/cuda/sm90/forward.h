@@ -1,5 +1,6 @@
 #pragma once
 #include "cuda/attention_call.h"
+#include "cuda/sm90/maps.h"
 
 namespace heed::cuda::sm90 {
 
@@ -7,6 +8,7 @@ namespace heed::cuda::sm90 {
 struct ForwardPlan {
     int multiprocessors = 132;
     int* counter = nullptr;  ///< two ints on the device, 0 before and after every launch
+    LaunchMemo* memo = nullptr;
 };
 
 /// Queues the forward pass. False where the driver refuses to describe a tensor.

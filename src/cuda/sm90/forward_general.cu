@@ -9,7 +9,6 @@
 #include "cuda/attention_any.h"
 #include "cuda/sm90/forward_tiles.cuh"
 #include "cuda/sm90/general.cuh"
-#include "cuda/sm90/maps.h"
 
 namespace heed::cuda::sm90 {
 namespace {
@@ -27,7 +26,7 @@ struct alignas(1024) GeneralMemory {
     Memory<S> common;
     std::uint16_t bias[S::key_tile / 64][S::row_tile][64];
     Barrier bias_full, bias_empty;
-    Step step[S::stages];
+    Step step[S::k_stages];
 };
 
 struct GeneralCall {
@@ -85,7 +84,7 @@ __device__ void produce(GeneralMemory<S>& memory, const GeneralMaps& maps, const
     Memory<S>& m = memory.common;
     const AttentionCall& c = g.call;
     const bool leads = threadIdx.x == 0;
-    Ring<S::stages> k, v;
+    Ring<S::k_stages> k, v;
     Ring<2> slot;
     Ring<S::q_stages> q;
     std::uint32_t bias_phase = 0;
@@ -169,7 +168,7 @@ template <class S>
 struct GeneralConsumer {
     GeneralMemory<S>& memory;
     const GeneralCall& g;
-    Ring<S::stages> k{}, v{};
+    Ring<S::k_stages> k{}, v{};
     Ring<S::q_stages> q_ring{};
 
     static constexpr int count = S::key_tile / 2;  ///< numbers of a thread
@@ -480,18 +479,15 @@ __global__ void __launch_bounds__(S::threads, 1)
 template <class S>
 bool launch(cudaStream_t stream, const AttentionCall& c, const ForwardPlan& plan, const Squares& squares) {
     GeneralMaps maps{};
-    if (!rows_map(maps.q, c.q, {c.head_size, c.queries, c.heads, c.batch}, S::row_tile) ||
-        !rows_map(maps.k, c.k, {c.head_size, c.keys, c.kv_heads, c.batch}, S::key_tile) ||
-        !rows_map(maps.v, c.v, {c.value_size, c.keys, c.kv_heads, c.batch}, S::key_tile)) {
+    if (!plan.memo->rows_map(maps.q, c.q, {c.head_size, c.queries, c.heads, c.batch}, S::row_tile) ||
+        !plan.memo->rows_map(maps.k, c.k, {c.head_size, c.keys, c.kv_heads, c.batch}, S::key_tile) ||
+        !plan.memo->rows_map(maps.v, c.v, {c.value_size, c.keys, c.kv_heads, c.batch}, S::key_tile)) {
         return false;
     }
     const GeneralCall g{c, order_of_rows(c, S::row_tile, squares.flags != nullptr), squares,
-                        bias_map(maps.bias, c, S::row_tile)};
+                        plan.memo->bias_map(maps.bias, c, S::row_tile)};
     const int bytes_shared = static_cast<int>(sizeof(GeneralMemory<S>)) + 1024;
-    if (cudaFuncSetAttribute(forward_general<S>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes_shared) !=
-        cudaSuccess) {
-        return false;
-    }
+    if (!plan.memo->allow_shared(forward_general<S>, bytes_shared)) { return false; }
     const int blocks = g.order.total() < plan.multiprocessors ? g.order.total() : plan.multiprocessors;
     if (blocks > 0) { forward_general<S><<<blocks, S::threads, bytes_shared, stream>>>(maps, g, plan.counter); }
     return true;

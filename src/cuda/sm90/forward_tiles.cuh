@@ -12,7 +12,9 @@ namespace {
 template <int head_size, int key_tile_, int warpgroups_, int q_stages_, Half type_, bool drops_ = false>
 struct Shape {
     static constexpr int size = head_size, key_tile = key_tile_, warpgroups = warpgroups_, q_stages = q_stages_;
-    static constexpr int stages = 2;
+    static constexpr int k_stages = 2, v_stages = 2;
+    static constexpr int slots = 3;        ///< tiles of rows that are worked on, or known
+    static constexpr bool joined = false;  ///< see Consumer::run
     static constexpr Half type = type_;
     static constexpr bool drops = drops_;
     static constexpr int row_tile = 64 * warpgroups;
@@ -22,15 +24,22 @@ struct Shape {
     static constexpr int producer_registers = warpgroups == 2 ? 24 : 32;
 };
 
+/// The values of a tile are still needed when those of the next one should be on their way: one buffer more.
+template <int head_size, int key_tile, int warpgroups, Half type>
+struct JoinedShape : Shape<head_size, key_tile, warpgroups, 2, type> {
+    static constexpr int v_stages = 3;
+    static constexpr bool joined = true;
+};
+
 template <class S>
 struct alignas(1024) Memory {
     std::uint16_t q[S::q_stages][S::parts][S::row_tile][64];
-    std::uint16_t k[S::stages][S::parts][S::key_tile][64];
-    std::uint16_t v[S::stages][S::parts][S::key_tile][64];
+    std::uint16_t k[S::k_stages][S::parts][S::key_tile][64];
+    std::uint16_t v[S::v_stages][S::parts][S::key_tile][64];
     Barrier q_full[S::q_stages], q_empty[S::q_stages];
-    Barrier k_full[S::stages], k_empty[S::stages], v_full[S::stages], v_empty[S::stages];
-    Barrier tile_full[2], tile_empty[2];
-    Work work[2];
+    Barrier k_full[S::k_stages], k_empty[S::k_stages], v_full[S::v_stages], v_empty[S::v_stages];
+    Barrier tile_full[S::slots], tile_empty[S::slots];
+    Work work[S::slots];
 };
 
 template <class S>
@@ -41,13 +50,15 @@ __device__ void init_barriers(Memory<S>& m) {
             barrier_init(m.q_full[n], 1);
             barrier_init(m.q_empty[n], readers);
         }
-        for (int n = 0; n < S::stages; ++n) {
+        for (int n = 0; n < S::k_stages; ++n) {
             barrier_init(m.k_full[n], 1);
             barrier_init(m.k_empty[n], readers);
+        }
+        for (int n = 0; n < S::v_stages; ++n) {
             barrier_init(m.v_full[n], 1);
             barrier_init(m.v_empty[n], readers);
         }
-        for (int n = 0; n < 2; ++n) {
+        for (int n = 0; n < S::slots; ++n) {
             barrier_init(m.tile_full[n], 1);
             barrier_init(m.tile_empty[n], 128 * S::warpgroups);  // every thread has read it
         }
@@ -134,22 +145,33 @@ __device__ void store_rows(std::uint16_t (*place_of_queries)[S::row_tile][64], c
     const auto place = [&](int part, int row, int chunk) {
         return shared_address(&place_of_queries[part][64 * warpgroup + 16 * warp + row][0]) + (chunk ^ row % 8) * 16;
     };
+    // What the work says, read once: behind every store the compiler would read it again.
     const std::int64_t out_rows = c.out.stride[2];
-    const auto out_row = [&](int row) {
-        return work.batch * c.out.stride[0] + work.head * c.out.stride[1] + (work.query_begin + first + row) * out_rows;
-    };
+    const int rows_left = work.rows - first, queries_left = work.queries - first;
+    const std::int64_t first_row = work.query_begin + first;
+    const std::int64_t out_first = work.batch * c.out.stride[0] + work.head * c.out.stride[1] + first_row * out_rows;
+    const std::int64_t lse_first =
+        work.batch * c.lse.stride[0] + work.head * c.lse.stride[1] + first_row * c.lse.stride[2];
     if (wide) {
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
             const int row = lane / 4 + 8 * r;
-            if (first + row >= work.rows) { continue; }
-            const bool read = first + row < work.queries;
-            float* out = static_cast<float*>(c.out.data) + out_row(row) + lane % 4 * 2;
+            if (row >= rows_left) { continue; }
+            const bool read = row < queries_left;
+            float* out = static_cast<float*>(c.out.data) + out_first + row * out_rows + lane % 4 * 2;
 #pragma unroll
             for (int n = 0; n < S::size / 8; ++n) {
                 *reinterpret_cast<float2*>(out + 8 * n) =
                     read ? make_float2(o[4 * n + 2 * r], o[4 * n + 2 * r + 1]) : make_float2(0, 0);
             }
+        }
+    } else if (work.nothing()) {
+        // The tile has no queries in shared memory: their place may be the next one's already.
+        for (int n = lane; n < 16 * S::size / 8; n += 32) {
+            const int row = n / (S::size / 8), column = n % (S::size / 8) * 8;
+            if (row >= rows_left) { continue; }
+            auto* out = static_cast<std::uint16_t*>(c.out.data) + out_first + row * out_rows + column;
+            *reinterpret_cast<uint4*>(out) = make_uint4(0, 0, 0, 0);
         }
     } else {
         // All four warps are done with the warpgroup's queries.
@@ -162,24 +184,29 @@ __device__ void store_rows(std::uint16_t (*place_of_queries)[S::row_tile][64], c
                            packed<S::type>(o[8 * n + 6], o[8 * n + 7]));
         }
         __syncwarp();
-        constexpr int chunks = S::size / 8;  // of 16 bytes, in a row
+        constexpr int chunks = S::size / 8;   // of 16 bytes, in a row
+        constexpr int at_once = 32 / chunks;  // rows that a warp writes together
+        constexpr int count = 16 / at_once;
+        const int row = lane / chunks, chunk = lane % chunks;
+        uint4 values[count];
 #pragma unroll
-        for (int n = 0; n < 16 * chunks / 32; ++n) {
-            const int row = (32 * n + lane) / chunks, chunk = (32 * n + lane) % chunks;
-            uint4 value;
+        for (int n = 0; n < count; ++n) {
             asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
-                         : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
-                         : "r"(place(chunk / 8, row, chunk % 8)));
-            if (first + row >= work.rows) { continue; }
-            if (first + row >= work.queries) { value = make_uint4(0, 0, 0, 0); }
-            *reinterpret_cast<uint4*>(static_cast<std::uint16_t*>(c.out.data) + out_row(row) + 8 * chunk) = value;
+                         : "=r"(values[n].x), "=r"(values[n].y), "=r"(values[n].z), "=r"(values[n].w)
+                         : "r"(place(chunk / 8, row + n * at_once, chunk % 8)));
+        }
+        auto* out = static_cast<std::uint16_t*>(c.out.data) + out_first + row * out_rows + 8 * chunk;
+#pragma unroll
+        for (int n = 0; n < count; ++n) {
+            if (row + n * at_once >= queries_left) { values[n] = make_uint4(0, 0, 0, 0); }
+            if (row + n * at_once < rows_left) { *reinterpret_cast<uint4*>(out) = values[n]; }
+            out += at_once * out_rows;
         }
     }
     const auto put_lse = [&](int row, float value) {
-        if (c.lse.data == nullptr || first + row >= work.rows) { return; }
-        const std::int64_t at = work.batch * c.lse.stride[0] + work.head * c.lse.stride[1] +
-                                (work.query_begin + first + row) * c.lse.stride[2];
-        store_as<float>(c.lse.dtype, c.lse.data, at, first + row < work.queries ? value : -__builtin_huge_valf());
+        if (c.lse.data == nullptr || row >= rows_left) { return; }
+        store_as<float>(c.lse.dtype, c.lse.data, lse_first + row * c.lse.stride[2],
+                        row < queries_left ? value : -__builtin_huge_valf());
     };
     if (lane % 4 == 0) {
         put_lse(lane / 4, ends.lse[0]);
@@ -188,12 +215,12 @@ __device__ void store_rows(std::uint16_t (*place_of_queries)[S::row_tile][64], c
     if (__all_sync(~0U, finite)) { return; }
 #pragma unroll 1
     for (int row = 0; row < 16; ++row) {
-        if (first + row >= work.queries) { continue; }
+        if (row >= queries_left) { continue; }
         float out[S::size / 32], lse_of_row;
         repair(first + row, out, lse_of_row);
 #pragma unroll
         for (int n = 0; n < S::size / 32; ++n) {
-            store_as<float>(c.out.dtype, c.out.data, out_row(row) + lane + 32 * n, out[n]);
+            store_as<float>(c.out.dtype, c.out.data, out_first + row * out_rows + lane + 32 * n, out[n]);
         }
         if (lane == 0) { put_lse(row, lse_of_row); }
     }
