@@ -176,20 +176,3 @@ def test_sdpa_large_masks(name):
     mask = LARGE[name](i, j, b).permute(2, 0, 1)[:, None]
     for each in (mask, mask[:1, 0], mask.mT.contiguous().mT):
         compare(three((2, 4, 200, 16), (2, 4, 333, 16), grad=True), {"attn_mask": each})
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_gradients_lie_in_memory_as_what_they_are_of(dtype):
-    """[B,T,H,D] in memory, as linear layers give it: their backward pass needs no copy. The numbers are the same."""
-    rows = [torch.randn(2, 7, 3, 16).to(dtype) for _ in range(4)]
-    grad = rows[3].transpose(1, 2)
-
-    def gradients(order):
-        inputs = [order(x.transpose(1, 2)).detach().requires_grad_() for x in rows[:3]]
-        out = ht.scaled_dot_product_attention(*inputs, is_causal=True)
-        return torch.autograd.grad(out, inputs, grad)
-
-    across, along = gradients(lambda x: x), gradients(lambda x: x.contiguous())
-    for x, y in zip(across, along):
-        assert x.transpose(1, 2).is_contiguous() and y.is_contiguous()
-        assert torch.equal(x, y)

@@ -56,15 +56,6 @@ class Once(torch.autograd.Function):
         )
 
 
-def empty_in_order_of(x: torch.Tensor) -> Optional[torch.Tensor]:
-    """For the gradient of x [B,H,T,D]: in its order where that is [B,T,H,D] in memory, as the layer before hands it over
-    and takes the gradient back without a copy."""
-    if x.stride(1) >= x.stride(2):
-        return None
-    batch, heads, rows, size = x.shape
-    return x.new_empty((batch, rows, heads, size)).transpose(1, 2)
-
-
 def differentiated_once(name: str, gradients: tuple, inputs: tuple) -> tuple:  # type: ignore[type-arg]
     """`gradients`, tied to the inputs they were computed from where a graph is being made."""
     if not torch.is_grad_enabled():
@@ -129,9 +120,6 @@ class Attend(torch.autograd.Function):
             lse,
             dout,
             dlse=dlse,
-            dq=empty_in_order_of(q),
-            dk=empty_in_order_of(k),
-            dv=empty_in_order_of(v),
             bias=bias,
             alibi_slopes=alibi_slopes,
             sinks=sinks,
