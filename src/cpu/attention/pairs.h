@@ -152,7 +152,7 @@ private:
             F<L> w[2] = {};
             for (int key = 0; key < 2; ++key) {
                 if (j + key < v.begin || j + key >= v.end) { continue; }
-                F<L> one[1] = {S::load(scores_ + (j + key) * stride_ + n * L) * S::all(factor_) - v.base};
+                F<L> one[1] = {S::rounded(S::load(scores_ + (j + key) * stride_ + n * L) * S::all(factor_)) - v.base};
                 exp2_of_scores<Isa, L, Rough>(one);
                 v.sum += one[0];
                 w[key] = one[0];
@@ -179,7 +179,7 @@ private:
             F<L> w[2 * Count];
             HEED_UNROLL
             for (int c = 0; c < 2 * Count; ++c) {
-                w[c] = S::load(from + (j + c % 2) * stride_ + c / 2 * L) * factor - base[c / 2];
+                w[c] = S::rounded(S::load(from + (j + c % 2) * stride_ + c / 2 * L) * factor) - base[c / 2];
             }
             exp2_of_scores<Isa, L, Rough>(w);
             HEED_UNROLL
@@ -231,9 +231,9 @@ HEED_INLINE void multiply_add_fused(const float* a, std::int64_t a_stride, const
         do {
             fused();
             Exp2BySixteenths<Isa, Rough> first, second;
-            first.split(S::load(from) * S::all(factor) - *run.base);
+            first.split(S::rounded(S::load(from) * S::all(factor)) - *run.base);
             step(0);
-            second.split(S::load(from + stride) * S::all(factor) - *run.base);
+            second.split(S::rounded(S::load(from + stride) * S::all(factor)) - *run.base);
             const F<16> x = first.join();
             step(1);
             const F<16> y = second.join();
