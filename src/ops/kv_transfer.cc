@@ -11,6 +11,9 @@ DType kv_type(CacheStorage storage) {
     return storage == CacheStorage::bf16 ? DType::bf16 : storage == CacheStorage::f16 ? DType::f16 : DType::f32;
 }
 
+// A cache's rows are stored in one way a device, and every step of decoding stores some: on the CPU there is nothing to
+// choose from, and nobody is asked.
+
 void write_kv_rows(Context& context, const KvWriteProblem& problem) {
     static const auto list = cuda::kv_write_kernels();
     if (problem.x.shape().elements() == 0) { return; }
