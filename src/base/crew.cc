@@ -2,7 +2,6 @@
 
 #include "base/cores.h"
 #include "base/float_mode.h"
-#include "base/read_ahead.h"
 
 #include <algorithm>
 
@@ -23,28 +22,6 @@ void end(std::vector<std::thread>& workers, std::atomic<bool>& stop, std::atomic
     alarm.notify_all();
     for (std::thread& worker : workers) { worker.join(); }
 }
-
-/// What the next job of a crew will read. One for the process and no more than a hint: where two crews announce at
-/// once, some lines of memory are asked for in vain.
-struct Announcement {
-    std::atomic<const Crew*> by{nullptr};
-    std::atomic<const std::byte*> data{nullptr};
-    std::atomic<std::size_t> bytes{0};
-
-    void announce(const Crew* crew, std::span<const std::byte> next) {
-        data.store(next.data(), std::memory_order_relaxed);
-        bytes.store(next.size(), std::memory_order_relaxed);
-        by.store(crew, std::memory_order_relaxed);
-    }
-    void withdraw(const Crew* crew) {
-        if (by.load(std::memory_order_relaxed) == crew) { by.store(nullptr, std::memory_order_relaxed); }
-    }
-    std::span<const std::byte> of(const Crew* crew) const {
-        if (by.load(std::memory_order_relaxed) != crew) { return {}; }
-        return {data.load(std::memory_order_relaxed), bytes.load(std::memory_order_relaxed)};
-    }
-};
-Announcement announcement;
 
 }  // namespace
 
@@ -101,8 +78,6 @@ void Crew::run(const Job& job, Effort effort, int most) {
     }
     const int sharing = std::min({threads(), most, small ? small_job_threads : most});
     const std::int64_t at_once = tasks_at_once(count, small, sharing);
-    const std::span<const std::byte> next = upcoming();
-    next.empty() ? announcement.withdraw(this) : announcement.announce(this, next);
     job_ = job;
     failure_ = nullptr;
     done_.store(0, std::memory_order_relaxed);
@@ -128,9 +103,6 @@ void Crew::wait_for(std::int64_t tasks, bool small) {
     constexpr int rest = 50;
     const int spins = std::max(patience, spins_.load(std::memory_order_relaxed));
     Clock::time_point late{};
-    for (ReadAhead ahead(upcoming(), 0, threads()); !ahead.done() && done_.load(std::memory_order_relaxed) != tasks;) {
-        ahead.ask();
-    }
     for (int spin = 0;; ++spin) {
         const std::int64_t done = done_.load(std::memory_order_acquire);
         if (done == tasks) {
@@ -178,11 +150,9 @@ bool Crew::has_work(int worker, std::memory_order order) const {
 
 void Crew::work(int worker) {
     const FloatMode plain;
-    ReadAhead ahead;
     for (;;) {
         const int spins = spins_.load(std::memory_order_relaxed);
         bool work = has_work(worker, std::memory_order_relaxed);
-        for (; !work && !ahead.done(); work = has_work(worker, std::memory_order_relaxed)) { ahead.ask(); }
         for (int spin = 0; !work && spin < spins && !stop_.load(std::memory_order_relaxed); ++spin) {
             relax();
             work = has_work(worker, std::memory_order_relaxed);
@@ -203,7 +173,6 @@ void Crew::work(int worker) {
         const std::int64_t left = left_.fetch_sub(at_once, std::memory_order_acquire);
         if (left <= 0) { continue; }
         const Job job = job_;
-        ahead = ReadAhead(announcement.of(this), worker, threads());
         done_.fetch_add(run_rest(job, left, at_once, worker), std::memory_order_release);
         done_.notify_one();
     }

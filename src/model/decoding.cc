@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "base/access.h"
-#include "base/read_ahead.h"
 #include "base/refuse.h"
 #include "model/run.h"
 #include "ops/host_copy.h"
@@ -261,8 +260,6 @@ Tensor Decoding::step(Context& context, const DecodingBatch& batch) {
     const std::vector<double>& alibi = m.graph.decoder.alibi;
     if (!alibi.empty()) { call.alibi = View(alibi.data(), {static_cast<std::int64_t>(alibi.size())}); }
     if (m.config.decoder.positions.kind == PositionKind::relative) { call.bias = step_bias(tape, run, packed); }
-    constexpr std::int64_t few = 8;  // of more, products take longer than memory
-    const detail::FollowsOrder follows(total <= few ? &m.reading : nullptr);
     StepCaches caches{.groups = std::vector<CacheBatch>(groups_.size()), .cross = {}};
     for (CachedSequence* sequence : batch.sequences) {
         for (std::size_t g = 0; g < groups_.size(); ++g) { caches.groups[g].caches.push_back(&sequence->caches_[g]); }

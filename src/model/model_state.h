@@ -6,7 +6,6 @@
 #include <string>
 #include <vector>
 
-#include "base/read_ahead.h"
 #include "model/graph.h"
 
 namespace heed {
@@ -19,7 +18,6 @@ struct ModelState {
     Parameters parameters;
     ModelGraph graph;
     WeightStorage weights = WeightStorage::stored;
-    detail::ReadingOrder reading;        ///< of prepared weights
     std::vector<SafetensorsFile> files;  ///< whose mapped memory the parameters may be
     std::vector<std::string> unused;
     std::filesystem::path folder;

@@ -117,32 +117,7 @@ std::size_t bytes_of(const LinearLayer& layer) {
     return static_cast<std::size_t>(layer.weight.shape.elements()) * size_of(layer.weight.view().dtype());
 }
 
-std::span<const std::byte> memory_of(const LinearLayer& layer) {
-    if (layer.prepared == nullptr) { return {}; }
-    const PreparedWeight& weight = *layer.prepared;
-    const void* data = weight.packed ? static_cast<const void*>(weight.packed.data()) : weight.quantized.data();
-    return {static_cast<const std::byte*>(data), weight.bytes()};
-}
-
 }  // namespace
-
-detail::ReadingOrder reading_order(const ModelGraph& graph) {
-    std::vector<std::span<const std::byte>> parts;
-    Visitor visitor;
-    visitor.one = [&](LinearLayer& layer) { parts.push_back(memory_of(layer)); };
-    visitor.several = [&](LinearLayer& all, const std::vector<LinearLayer*>&) { parts.push_back(memory_of(all)); };
-    for (BlockLayer& block : const_cast<ModelGraph&>(graph).decoder.layers) {  // looks only
-        visitor.attention(block.attention);
-        if (block.has_cross) { visitor.each({&block.cross.q, &block.cross.out}); }
-        if (block.feed_forward.experts.empty()) {
-            visitor.feed_forward(block.feed_forward);
-        } else {
-            parts.emplace_back();
-        }
-    }
-    visitor.each({&const_cast<ModelGraph&>(graph).transform, &const_cast<ModelGraph&>(graph).head});
-    return detail::ReadingOrder(parts);
-}
 
 void prepare_weights(Context& context, ModelGraph& graph, WeightStorage weights) {
     // The router's choice is a comparison, and its matrix is small: it stays as it is.
@@ -193,7 +168,6 @@ void Model::set_weights(Context& context, WeightStorage weights) const {
     prepare_weights(context, graph, weights);
     state_->graph = std::move(graph);
     state_->weights = weights;
-    state_->reading = reading_order(state_->graph);
 }
 
 WeightStorage Model::weights() const { return state_->weights; }

@@ -3,7 +3,6 @@
 #include <cstring>
 
 #include "base/device_api.h"
-#include "base/read_ahead.h"
 #include "base/refuse.h"
 
 namespace heed {
@@ -120,8 +119,6 @@ Value prepared_linear(Tape& tape, const Value& x, const PreparedWeight& weight, 
     Shape shape = x.shape();
     shape[shape.rank() - 1] = weight.outputs();
     Value out = tape.empty(x.dtype(), shape);
-    const detail::ReadsPart reads(weight.packed ? static_cast<const void*>(weight.packed.data())
-                                                : weight.quantized.data());
     const LinearOptions options{.bias = weight.bias ? View(weight.bias.view()) : View(), .activation = activation};
     if (weight.packed) {
         linear(tape.context(), x, weight.packed, out.view(), options);

@@ -6,11 +6,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <iterator>
-#include <span>
-
-#include "base/access.h"
-#include "model/model_state.h"
 
 namespace heed {
 namespace {
@@ -105,34 +100,6 @@ TEST(PreparedWeights, StepsGiveTheLogitsOfTheWhole) {
             }
         }
     }
-}
-
-TEST(PreparedWeights, TheModelKnowsWhatAStepReadsNext) {
-    Context context(1);
-    const std::vector<Model> models = models_to_prepare();
-    const auto begin = [](const LinearLayer& layer) {
-        const PreparedWeight& weight = *layer.prepared;
-        return weight.packed ? static_cast<const void*>(weight.packed.data()) : weight.quantized.data();
-    };
-    for (const WeightStorage form : prepared_forms) {
-        models[0].set_weights(context, form);
-        const ModelState& state = *detail::Access::state(models[0]);
-        const BlockLayer &first = state.graph.decoder.layers[0], &second = state.graph.decoder.layers[1];
-        const LinearLayer* order[] = {
-            &first.attention.joined,     &first.attention.out,      &first.feed_forward.joined,
-            &first.feed_forward.down,    &second.attention.joined,  &second.attention.out,
-            &second.feed_forward.joined, &second.feed_forward.down, &state.graph.head};
-        for (std::size_t n = 0; n < std::size(order); ++n) {
-            const LinearLayer& next = *order[(n + 1) % std::size(order)];
-            const std::span<const std::byte> after = state.reading.after(begin(*order[n]));
-            EXPECT_EQ(after.data(), begin(next)) << n;
-            EXPECT_EQ(after.size(), next.prepared->bytes()) << n;
-        }
-    }
-    EXPECT_TRUE(detail::Access::state(models[0])->reading.after(&context).empty());
-    models[3].set_weights(context, WeightStorage::int8);  // which expert is next, nobody knows
-    const ModelState& state = *detail::Access::state(models[3]);
-    EXPECT_TRUE(state.reading.after(begin(state.graph.decoder.layers[0].attention.out)).empty());
 }
 
 TEST(PreparedWeights, HaveNoWayBack) {
